@@ -47,8 +47,8 @@ UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
 class KernelReader:
     """Reads one device function. Implements `CountingContext`.
 
-    After `read`, the results are in `roles`, `memory.tensors`, `rasterization`, `min_blocks_per_core`, `notes`
-    and `unknown_calls`.
+    After `read`, the results are in `roles`, `memory.tensors`, `rasterization`, `min_blocks_per_core`,
+    `notes` and `unknown_calls`.
     """
 
     launch: LaunchGeometry

@@ -93,7 +93,7 @@ def named_profiles_of(
 def read_lowered(
     kernel: ForeignKernel, lowered: Lowered, target: Target, call: CallFacts
 ) -> tuple[tuple[KernelProfile, KernelNames], ...]:
-    """The profiles of a kernel that is lowered already and the names in it, for what is known of its calls."""
+    """The profiles of a lowered kernel, for what is known of its calls, and the names in it."""
     from ..costmodel.extract import read_named_profiles
     from ..lowering.dynamic import at, runtime_sizes
 

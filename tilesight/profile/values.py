@@ -207,12 +207,12 @@ class KernelProfile:
     roles: tuple[Role, ...]
     tensors: tuple[Tensor, ...]
     rasterization: Rasterization = field(default_factory=Rasterization)
-    min_blocks_per_core: int = 1  # for which the compiler leaves registers, as the kernel asks
     unknown_calls: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # assumptions made while reading the IR
     meetings: int = 0  # barriers of all ranks
     waits: int = 0  # places where blocks wait for rows that peers send to their product meanwhile
     collective: LibraryCollective | None = None  # then there is no other work
+    min_blocks_per_core: int = 1  # resident blocks for which the compiler leaves registers
 
     @property
     def communicates(self) -> bool:

@@ -51,11 +51,12 @@ def trace_candidate(candidate: Candidate, device: Device, cache_dir: Path) -> Tr
     check_traceable(candidate.target)
     protocol = MeasurementProtocol.named("default", candidate.target)
     build = built(partial(build_stamped, cache_dir=cache_dir), candidate, str(candidate.config))
+    assert build is not None  # a candidate is always built
     return run_on(device, run_stamped, (build, candidate, protocol), str(candidate.config))
 
 
 def built(function: Callable[[Any], StampedBuild | str | None], item: Any, name: str) -> StampedBuild | None:
-    """What `function` builds of `item`, in a process of its own; None if it says that there is nothing to build.
+    """What `function` builds of `item`, in a process of its own; None if it builds nothing.
 
     Raises `NoCandidateError`, or `InputError` for a text, which is an error that the user can correct.
     """

@@ -48,7 +48,7 @@ def rich_profile() -> KernelProfile:
     work = Work(
         (matrix,), (access,), 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5, {"T.b": 2.0, "T.a": 1.0}
     )
-    phase = Phase(Trips((3.0, 2.0, 1.0), frozenset({"z"})), work, 4, is_loop=True)
+    phase = Phase(Trips((3.0, 2.0, 1.0), frozenset({"z"})), work, 4, is_loop=True, copies_ahead=1.25)
     role = Role("consumer", 256, (phase,), 240, 63.5)
     return KernelProfile(
         "cuda",
@@ -62,6 +62,7 @@ def rich_profile() -> KernelProfile:
         Rasterization("row", 8),
         ("tl.ü",),
         ("a note",),
+        min_blocks_per_core=2,
     )
 
 
@@ -85,10 +86,6 @@ def test_defaults_are_left_out() -> None:
     assert set(plain_profile(bare_profile())) == {
         "kind", "arch", "grid", "block_threads", "cluster", "shared_bytes", "roles", "tensors",
     }  # fmt: skip
-
-
-def test_a_field_that_older_versions_wrote_is_ignored() -> None:
-    assert read_profile({**plain_profile(bare_profile()), "min_blocks_per_core": 2}) == bare_profile()
 
 
 def test_numpy_numbers_become_plain_ones() -> None:
