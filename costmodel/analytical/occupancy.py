@@ -134,7 +134,7 @@ def _rounded_threads(profile: KernelProfile, target: Target) -> int:
 
 
 def registers_limit(profile: KernelProfile, target: Target) -> float:
-    """The most registers that the compiler can give a thread, if as many blocks fit as the kernel asks for."""
+    """The most registers that the compiler can give a thread; as many blocks fit as the kernel asks for."""
     threads = _rounded_threads(profile, target) * profile.min_blocks_per_core
     file_limit = target["core.memory.registers.bytes"] / 4 / threads
     return min(target["thread.max_registers"], file_limit // ALLOCATION_UNIT * ALLOCATION_UNIT)

@@ -10,7 +10,7 @@ import pytest
 
 from tilesight.errors import InputError
 from tilesight.problem.rasterization import Rasterization
-from tilesight.profile.codec import plain_profile, profiles_of, profiles_text, read_profile
+from tilesight.profile.codec import plain_profile, profiles_of, profiles_text
 from tilesight.profile.values import (
     Access,
     KernelProfile,
