@@ -12,7 +12,16 @@ from typing import Any
 from ...problem.run_time_data import function_name
 from ...profile.values import CLUSTER, Space
 from .accesses import AccessSite, lane_access
-from .copy_calls import atomic, bulk_fill, cp_async, pointer_access, tma_load, tma_load_multicast, tma_store
+from .copy_calls import (
+    atomic,
+    bulk_fill,
+    cp_async,
+    mbarrier_key,
+    pointer_access,
+    tma_load,
+    tma_load_multicast,
+    tma_store,
+)
 from .counting import CountingContext, Handler, count_math, text
 from .exchange_calls import count_exchange
 from .expressions import constant
@@ -128,10 +137,8 @@ def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
 
 
 def _wait_at_mbarrier(context: CountingContext, call: Any, scope: Scope) -> None:
-    from tvm.ir import structural_hash
-
     context.phase.counts["barrier_waits"] += scope.times * scope.warps
-    context.phase.order.awaited.add(structural_hash(call.args[0]))
+    context.phase.order.awaited.add(mbarrier_key(call.args[0]))
 
 
 def _commit_matrix(context: CountingContext, _call: Any, _scope: Scope) -> None:

@@ -8,7 +8,7 @@ from ...profile.values import Space
 from .accesses import AccessSite, bulk_access, bulk_shared_side, lane_access, slots
 from .counting import CountingContext, Handler
 from .descriptors import Descriptor
-from .expressions import constant
+from .expressions import constant, identity
 from .scope import Scope
 
 
@@ -88,6 +88,16 @@ def _bulk(
     context.phase.accesses.extend(bulk_access(scope, line, [site.index], shared.index, write=write))
 
 
+def mbarrier_key(barrier: Any) -> tuple[int, ...]:
+    """Equal for expressions of the same mbarrier in one iteration of a loop."""
+    from tvm.ir import structural_hash
+
+    buffer = getattr(barrier, "buffer", None)
+    if buffer is None:
+        return (structural_hash(barrier),)
+    return (identity(buffer.data), *map(structural_hash, barrier.indices))
+
+
 def _fill(
     context: CountingContext,
     pointers: list[tuple[Any, AccessSite]],
@@ -98,10 +108,8 @@ def _fill(
     write: bool,
 ) -> None:
     """Record what the shared buffer of a bulk load receives, and the mbarrier at which it completes."""
-    from tvm.ir import structural_hash
-
     if not write:
-        context.phase.filled.add(structural_hash(barrier))
+        context.phase.filled.add(mbarrier_key(barrier))
         derived = frozenset().union(*(scope.depends_on(source) for source in sources))
         for argument in (a for a, site in pointers if site.space is Space.SHARED):
             context.memory.fill(argument, derived, scope)

@@ -19,14 +19,14 @@ class LoopOrder:
 
     Attributes:
         block_syncs: at which all threads of the block meet.
-        awaited: hashes of the expressions of the mbarriers at which threads wait.
+        awaited: keys of the mbarriers at which threads wait.
         phases: of the loop, in the order in which they begin.
         commits: positions at which threads close groups of asynchronous copies.
         waits: (position, groups closed before it in the iteration, groups that it leaves in flight).
     """
 
     block_syncs: float = 0.0
-    awaited: set[int] = field(default_factory=set)
+    awaited: set[tuple[int, ...]] = field(default_factory=set)
     phases: list[PhaseCounts] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
     waits: list[tuple[float, int, int]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class PhaseCounts:
     )
     unrolled_by: int = 1  # number of iterations whose plain loads the compiler issues together
     order: LoopOrder = field(default_factory=LoopOrder)  # of the loop around this phase
-    filled: set[int] = field(default_factory=set)  # hashes of the mbarriers at which bulk loads complete
+    filled: set[tuple[int, ...]] = field(default_factory=set)  # keys of mbarriers of bulk loads
     matrix: list[MatrixWork] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -744,3 +744,75 @@ def warp_sums(rows, columns, turns):
                 B[b, k] = total[0]
 
     return main
+
+
+def shared_loop(ahead, threads=128):
+    """A product whose producer and consumer share a loop, in which TileLang has all threads meet.
+
+    The producer copies `ahead` iterations before the consumer needs it, into two buffers.
+    """
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((1024, 4096), "float16"),
+        B: T.Tensor((4096, 1024), "float16"),
+        C: T.Tensor((1024, 1024), "float16"),
+    ):
+        with T.Kernel(8, 8, threads=2 * threads) as (bx, by):
+            a = T.alloc_shared((2, 128, 64), "float16")
+            b = T.alloc_shared((2, 64, 128), "float16")
+            c = T.alloc_fragment((128, 128), "float32")
+            full, free = T.alloc_barrier([threads] * 2), T.alloc_barrier([threads] * 2)
+            with T.ws(0):
+                T.clear(c)
+            for i in range(64):
+                with T.ws(1):
+                    T.mbarrier_wait_parity(free[(i + ahead) % 2], ((i + ahead) // 2 % 2) ^ 1)
+                    T.tma_copy(
+                        A[by * 128 : by * 128 + 128, (i + ahead) * 64 : (i + ahead) * 64 + 64],
+                        a[(i + ahead) % 2, :, :],
+                        barrier=full[(i + ahead) % 2],
+                    )
+                    T.tma_copy(
+                        B[(i + ahead) * 64 : (i + ahead) * 64 + 64, bx * 128 : bx * 128 + 128],
+                        b[(i + ahead) % 2, :, :],
+                        barrier=full[(i + ahead) % 2],
+                    )
+                    T.mbarrier_arrive(full[(i + ahead) % 2])
+                with T.ws(0):
+                    T.mbarrier_wait_parity(full[i % 2], i // 2 % 2)
+                    T.gemm(a[i % 2, :, :], b[i % 2, :, :], c)
+                    T.mbarrier_arrive(free[i % 2])
+            with T.ws(0):
+                T.copy(c, C[by * 128, bx * 128])
+
+    return main
+
+
+def two_products(steps, stages, blocks_per_core=1, dtype="float16"):
+    """Scores of a row of tiles times another one: each product waits for a tile of its own."""
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor((64, 64), dtype),
+        K: T.Tensor((steps * 64, 64), dtype),
+        V: T.Tensor((steps * 64, 64), dtype),
+        R: T.Tensor((64, 64), dtype),
+    ):
+        with T.Kernel(1, threads=128):
+            T.annotate_min_blocks_per_sm(blocks_per_core)
+            q, k = T.alloc_shared((64, 64), dtype), T.alloc_shared((64, 64), dtype)
+            v, p = T.alloc_shared((64, 64), dtype), T.alloc_shared((64, 64), dtype)
+            s, o = T.alloc_fragment((64, 64), "float32"), T.alloc_fragment((64, 64), "float32")
+            T.copy(Q, q)
+            T.clear(o)
+            for i in T.Pipelined(steps, num_stages=stages):
+                T.copy(K[i * 64 : (i + 1) * 64, :], k)
+                T.clear(s)
+                T.gemm(q, k, s, transpose_B=True)
+                T.copy(s, p)
+                T.copy(V[i * 64 : (i + 1) * 64, :], v)
+                T.gemm(p, v, o)
+            T.copy(o, R)
+
+    return main

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilesight.costmodel.analytical.occupancy import occupancy
@@ -97,3 +99,14 @@ def test_rows_that_are_stored_after_their_reduction_are_kept_twice(shuffles: flo
     tensors = tuple(Tensor(name, 1 << 20, 2) for name in "xwy")
     found = occupancy(KernelProfile("cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (role,), tensors), H200)
     assert sum(found.spilled.values()) == pytest.approx(lacking, abs=2)
+
+
+def test_registers_are_left_for_the_blocks_that_a_kernel_asks_for() -> None:
+    """Kernels that move registers between roles are launched with all that there are for one block."""
+    profile = block(92, 128, instruction="wgmma.m64n64k16", producer=True)
+    consumer, producer = profile.roles
+    moved = replace(profile, block_threads=256, roles=(replace(consumer, registers_limit=232), producer))
+    assert occupancy(moved, H200).blocks == 1
+    two = occupancy(replace(moved, min_blocks_per_core=2), H200)
+    assert (two.blocks, two.registers) == (2, 128)
+    assert not two.spilled  # the consumers get those of the producer

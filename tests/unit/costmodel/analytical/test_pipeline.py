@@ -298,3 +298,77 @@ def test_fewer_lanes_select_than_add() -> None:
 
     lanes = H200["core.unit.vector.fp32_lanes"] / H200["core.unit.vector.int32_lanes"]
     assert vector_us(FED.work.vector_ops) == pytest.approx(lanes * vector_us(0.0), rel=0.1)
+
+
+def test_groups_of_copies_less_than_an_iteration_ahead_are_waited_for() -> None:
+    """cp.async: what a part of an iteration hides of the copies' arrival, the rest exposes."""
+    tile = replace(copy(8192), mechanism="cp_async", instructions=16)
+    product = MatrixWork("mma.m16n8k16.f16", 512.0, 4096.0)
+
+    def time(ahead: float | None, depth: int = 2) -> float:
+        loop = Phase(
+            Trips((256.0,)),
+            Work((product,), (tile,), barrier_waits=1),
+            depth,
+            is_loop=True,
+            copies_ahead=ahead,
+        )
+        profile = KernelProfile(
+            "cuda",
+            "sm_90a",
+            (132, 1, 1),
+            128,
+            1,
+            0,
+            (Role("all", 128, (loop,)),),
+            (Tensor("t0", 1 << 28, 2),),
+        )
+        return latency(profile)
+
+    assert time(0.0) > 1.1 * time(0.5) > 1.1 * time(1.0)
+    assert time(1.0) == pytest.approx(time(None))
+    assert time(0.0) == pytest.approx(time(None, depth=1))
+    assert time(2.0) <= time(1.0)
+
+
+def test_a_tile_that_several_products_read_occupies_its_buffer_for_the_iteration() -> None:
+    product = MatrixWork("wgmma.m64n64k16", 16.0, 2.0 * 64 * 64 * 16, 4096, 4, "bfloat16")
+
+    def time(products: int, loads: int) -> float:
+        consumer = Phase(
+            Trips((64.0,)),
+            Work((product,), barrier_waits=loads, matrix_waits=products, vector_ops=128 * 400.0),
+            is_loop=True,
+        )
+        profile = specialised(consumer)
+        producer = profile.roles[0]
+        loop = producer.phases[0]
+        tiles = tuple(copy(8192) for _ in range(loads))
+        fetching = replace(producer, phases=(replace(loop, work=Work(accesses=tiles, barrier_waits=1)),))
+        return latency(replace(profile, roles=(fetching, *profile.roles[1:])))
+
+    # as many products as tiles: each leaves its buffer after its part of the iteration
+    drained = 2 * 64 * H200["core.clock_mhz"] ** -1 * AnalyticalModel().constants.matrix_drain_cycles
+    assert time(4, 2) > time(2, 2) + 2 * drained
+
+
+def staying(tiles: float, *, slots: int, after: float = 0.0) -> KernelProfile:
+    """A block that stays: each tile has a copy before its loop of eight iterations."""
+    before = Phase(Trips((tiles,)), Work(accesses=(copy(8192, slots=slots),), barrier_waits=1), is_loop=True)
+    inner = Phase(Trips((8 * tiles,)), Work(accesses=(copy(8192, slots=4),), barrier_waits=1), is_loop=True)
+    first = replace(FED, trips=before.trips)
+    loop = replace(FED, trips=inner.trips)
+    last = Phase(before.trips, Work(vector_ops=128 * 10.0 + after), is_loop=True)
+    roles = (Role("producer", 128, (before, inner)), Role("consumer", 128, (first, loop, last)))
+    return KernelProfile("cuda", "sm_90a", (132, 1, 1), 256, 1, 0, roles, (Tensor("t0", 132 * 9 * 8192, 2),))
+
+
+def test_a_producer_copies_ahead_of_the_next_tile() -> None:
+    tiles, arrival_us = 16.0, 0.4  # of a copy on an idle chip, at least
+    single, ring = latency(staying(tiles, slots=1)), latency(staying(tiles, slots=2))
+    assert single > ring + tiles * arrival_us / 2  # a single buffer is free once the loop has used it
+    # code after the loop hides the copy
+    work = 128 * 2000.0
+    assert latency(staying(tiles, slots=1, after=work)) - latency(
+        staying(tiles, slots=2, after=work)
+    ) < 0.1 * (single - ring)

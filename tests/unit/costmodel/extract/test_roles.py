@@ -215,3 +215,29 @@ def test_a_conversion_is_not_put_off_beyond_a_loop_that_changes_its_source() -> 
     live.touch(0, 2)
     live.finish()
     assert live.peak_registers(0, {1: 256, 2: 128, 3: 128}) == 64 + 32 + 32
+
+
+@pytest.mark.parametrize(("ahead", "buffers"), [(0, 1), (1, 2)])
+def test_where_all_threads_meet_in_a_loop_copies_take_the_buffers_that_they_are_ahead(
+    ahead: int, buffers: int
+) -> None:
+    """The next copies are issued after the consumer has used those that it waited for."""
+    profile = read(kernels.shared_loop(ahead))
+    loads = [a for a in accesses(profile) if a.asynchronous]
+    assert [a.slots for a in loads] == [buffers] * 2
+    (loop,) = [p for p in role(profile, "producer").phases if p.is_loop]
+    assert loop.pipeline_depth == buffers
+    assert sum(p.work.block_syncs for p in role(profile, "all").phases if p.is_loop) == 2
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_copies_of_a_product_are_ahead_by_what_passes_until_its_wait(stages: int) -> None:
+    """Ampere copies in groups. Of two products each waits for its own, half an iteration before the next."""
+    loop = max(role(read(kernels.two_products(64, stages), "a100"), "all").phases, key=lambda p: p.trips.mean)
+    assert loop.pipeline_depth == 2 * stages
+    assert loop.copies_ahead == stages - 0.5
+
+
+def test_a_kernel_may_ask_for_several_blocks_on_a_core() -> None:
+    assert read(kernels.two_products(4, 1)).min_blocks_per_core == 1
+    assert read(kernels.two_products(4, 1, blocks_per_core=3)).min_blocks_per_core == 3
