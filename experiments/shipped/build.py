@@ -16,7 +16,7 @@ after `--have`, plans find most of their profiles there, so the machine with the
 
 `pack` writes `database/shipped.db`, with the measured candidates of complete sessions,
 `database/profiles.zip` and `database/plans.zip`. The sessions and plans that ship already stay, unless there
-is a newer one of the same workload and card. Profiles are those of the databases alone: give all of them.
+is a newer one of the same workload and card. So do profiles, if the present code read them.
 `check` counts what the present code can use: profiles are of one version of the code that makes them, and
 sessions and plans of one version of their template.
 """
@@ -33,7 +33,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -188,7 +188,7 @@ def pack(sources: Sequence[Path], folder: Path, tables: Sequence[Path] = ()) -> 
     plans that ship already."""
     shipped = folder / SESSIONS
     latest: dict[object, tuple[RecordedSession, Mapping[str, str]]] = {}
-    profiles: dict[ProfileKey, dict[str, ParametricProfile]] = {}
+    profiles = shipped_profiles(folder / PROFILES)
     for path in [*([shipped] if shipped.exists() else []), *sources]:
         with open_store(str(path), read_only=True) as store:
             for session, options in complete(store):
@@ -222,6 +222,19 @@ def pack(sources: Sequence[Path], folder: Path, tables: Sequence[Path] = ()) -> 
     number = sum(map(len, profiles.values()))
     sizes = [(folder / name).stat().st_size / 1e6 for name in (SESSIONS, PROFILES)]
     print(f"{len(latest)} sessions, {sizes[0]:.2f} MB; {number} profiles, {sizes[1]:.2f} MB; {plans}")
+
+
+def shipped_profiles(path: Path) -> dict[ProfileKey, dict[str, ParametricProfile]]:
+    """By config, the profiles that ship already and that the present code read."""
+    found: dict[ProfileKey, dict[str, ParametricProfile]] = {}
+    if path.exists():
+        archive, reader = ProfileArchive(path), reader_version()
+        names = [field.name for field in fields(ProfileKey)]
+        for stated in archive.keys.values():
+            key = ProfileKey(**{name: str(stated[name]) for name in names})
+            if key.reader == reader:
+                found[key] = {one.config.key: one for one in archive.cached_profiles(key)}
+    return found
 
 
 def pack_plans(tables: Sequence[Path], folder: Path) -> str:

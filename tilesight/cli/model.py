@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,15 +81,16 @@ def train(
     dataset, rows = _read(datasets)
     model_file.check_folder(Path(out))
     splits = [] if no_evaluate else [s for s in SPLITS[:2] if len({row.group(s) for row in rows}) > 1]
-    estimator, judged = train_and_evaluate(
-        rows,
-        splits,
-        objective=objective,
-        constants=ROUGH,
-        workers=_count(workers),
-        progress=_progress,
-        random_state=seed,
-    )
+    with _begins_anew():
+        estimator, judged = train_and_evaluate(
+            rows,
+            splits,
+            objective=objective,
+            constants=ROUGH,
+            workers=_count(workers),
+            progress=_progress,
+            random_state=seed,
+        )
     written = model_file.save(
         Path(out), estimator, card.facts(dataset, rows, AnalyticalModel().version, judged), card.text
     )
@@ -142,15 +144,16 @@ def evaluate(
     from ..costmodel.training.fit_constants import ROUGH
 
     _, rows = _read(datasets)
-    found = judge(
-        rows,
-        split,
-        objectives=list(dict.fromkeys(objectives)) or [OBJECTIVES[0]],
-        constants=ROUGH,
-        workers=_count(workers),
-        progress=_progress,
-        random_state=seed,
-    )
+    with _begins_anew():
+        found = judge(
+            rows,
+            split,
+            objectives=list(dict.fromkeys(objectives)) or [OBJECTIVES[0]],
+            constants=ROUGH,
+            workers=_count(workers),
+            progress=_progress,
+            random_state=seed,
+        )
     if as_json:
         output.print_json("model evaluate", **found.plain())
         return
@@ -224,6 +227,15 @@ def _read(paths: Sequence[str]) -> tuple[Dataset, list[MeasuredRow]]:
 
     dataset = read_dataset(paths)
     return dataset, measured_rows(dataset)
+
+
+@contextmanager
+def _begins_anew() -> Iterator[None]:
+    """Training, of which nothing is recorded before it ends."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted: nothing is written; the same command begins anew") from None
 
 
 def _count(workers: int | None) -> int:

@@ -174,3 +174,25 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_trained(
 def test_nothing_is_made_for_datasets_that_cannot_be_read(tmp_path: Path) -> None:
     assert run("model", "train", tmp_path / "none.parquet", "--out", tmp_path / "m") == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "fits"),
+    [("train", "train_and_evaluate.train_and_evaluate"), ("evaluate", "evaluation.evaluate")],
+)
+def test_an_interrupted_training_does_not_claim_to_go_on(
+    command: str,
+    fits: str,
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"tilesight.costmodel.training.{fits}", interrupted)
+    out = ["--out", tmp_path / "model"] if command == "train" else []
+    assert run("model", command, file, *out) == 130
+    assert capsys.readouterr().err == "interrupted: nothing is written; the same command begins anew\n"
+    assert not (tmp_path / "model" / "card.json").exists()
