@@ -12,6 +12,7 @@ from ..costmodel.learned.hybrid import CORRECTION
 from ..problem.space import Value
 from ..problem.workload import Workload
 from ..records.trial import ORDER_TERM
+from ..reports.numbers import rounded
 from ..reports.report import Report, Reported
 from ..target.spec import Target
 from .config_path import Step
@@ -138,12 +139,12 @@ def _largest_step(this: CandidateView, steps: Sequence[Step]) -> str:
     )
     fallen = [t for t in steps[largest].terms if t.after_us < t.before_us]
     why = (
-        f": {fallen[0].name} falls from {fallen[0].before_us:.4g} to {fallen[0].after_us:.4g} us"
+        f": {fallen[0].name} falls from {rounded(fallen[0].before_us)} to {rounded(fallen[0].after_us)} us"
         if fallen
         else ""
     )
-    apart = "" if len(steps) == 1 else f" (the two are {whole:.4g} us apart)"
-    return f"Largest step: {changed}, {gains[largest]:.4g} us faster{apart}{why}."
+    apart = "" if len(steps) == 1 else f" (the two are {rounded(whole)} us apart)"
+    return f"Largest step: {changed}, {rounded(gains[largest])} us faster{apart}{why}."
 
 
 def _shown(value: Value | None) -> str:

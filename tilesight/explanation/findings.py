@@ -14,6 +14,7 @@ from ..costmodel.analytical.spills import stack_bytes
 from ..costmodel.learned.hybrid import CORRECTION
 from ..profile.names import KernelNames
 from ..profile.values import Access, KernelProfile, Phase, Space
+from ..reports.numbers import rounded
 from ..target.spec import Target
 from ..tuner.rerank import FIGURES
 from .buffers import (
@@ -376,4 +377,4 @@ def _left(headroom: Headroom) -> str:
 
 
 def _us(value: float) -> str:
-    return f"{value:.4g} us"
+    return f"{rounded(value)} us"

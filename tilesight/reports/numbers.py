@@ -17,6 +17,11 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{max(0, digits - before)}f}" if -4 < before < 7 else f"{value:.{digits - 1}e}"
 
 
+def rounded(value: float) -> str:
+    """The same for a sentence: four digits without zeros at the end, whole from 10,000 on."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < math.inf else f"{value:.4g}"
+
+
 def percent(share: float | None) -> str:
     return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
 

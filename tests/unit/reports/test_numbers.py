@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tilesight.reports.numbers import sigma, spread
+from tilesight.reports.numbers import rounded, sigma, spread
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,18 @@ from tilesight.reports.numbers import sigma, spread
 def test_one_sigma(uncertainty: float, one_sigma: str, behind_a_time: str) -> None:
     assert sigma(uncertainty) == one_sigma
     assert spread(uncertainty) == behind_a_time
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (2.2, "2.2"),
+        (1234.56, "1235"),
+        (9999.4, "9999"),
+        (35771.9, "35,772"),
+        (-12345.6, "-12,346"),
+        (1.5e7, "15,000,000"),
+    ],
+)
+def test_times_in_sentences_have_no_powers_of_ten(value: float, text: str) -> None:
+    assert rounded(value) == text
