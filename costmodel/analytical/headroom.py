@@ -220,7 +220,8 @@ def _deep(phase: Phase) -> Phase:
     accesses = tuple(replace(a, slots=MANY_SLOTS) if a.asynchronous else a for a in phase.work.accesses)
     if accesses == phase.work.accesses:
         return phase
-    return replace(phase, work=replace(phase.work, accesses=accesses), pipeline_depth=MANY_SLOTS)
+    work = replace(phase.work, accesses=accesses)
+    return replace(phase, work=work, pipeline_depth=MANY_SLOTS, copies_ahead=None)
 
 
 def is_synchronous(phase: Phase) -> bool:

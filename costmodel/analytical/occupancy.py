@@ -134,8 +134,14 @@ def _rounded_threads(profile: KernelProfile, target: Target) -> int:
 
 
 def registers_limit(profile: KernelProfile, target: Target) -> float:
-    """The most registers that the compiler can give a thread; as many blocks fit as the kernel asks for."""
-    threads = _rounded_threads(profile, target) * profile.min_blocks_per_core
+    """The most registers that the compiler can give a thread; as many blocks fit as the kernel asks for.
+
+    It is asked by CUDA's launch bounds, which ptxas ignores for more threads than a core holds.
+    """
+    block = _rounded_threads(profile, target)
+    threads = block * (profile.min_blocks_per_core if profile.kind == "cuda" else 1)
+    if threads > target["core.max_threads"]:
+        threads = block
     file_limit = target["core.memory.registers.bytes"] / 4 / threads
     return min(target["thread.max_registers"], file_limit // ALLOCATION_UNIT * ALLOCATION_UNIT)
 

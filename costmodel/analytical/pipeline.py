@@ -21,7 +21,8 @@ WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loa
 # of them for addresses and counters beside live buffers, and words that are always left. Read off the machine
 # code of matmuls whose accumulators leave 63 registers: 33 loads before the first store.
 ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
-SMALL_OPERAND = 1 / 8  # of the largest load: rows of scales and sums beside tiles
+# Of the largest load of an iteration: rows of scales and sums beside tiles, which are 1/16 of one at most.
+SMALL_OPERAND = 1 / 8
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
 # Of a lane exchange, from issue to result. Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
@@ -100,6 +101,11 @@ class PhaseParts:
             "spills": self.spills,
         }
         return max(bounds, key=lambda b: bounds[b])
+
+
+def iterations_in_flight(phase: Phase) -> int:
+    """Iterations of a loop whose loads are in flight together, including the current one."""
+    return phase.pipeline_depth if phase.copies_ahead is None else int(phase.copies_ahead) + 1
 
 
 def latency_cycles(target: Target, waiting_share: float) -> float:
@@ -363,9 +369,10 @@ class CorePipeline:
     def _held_cycles(self, flow: Flow, phase: Phase, together: float, operands: int) -> float:
         """Cycles for which an iteration of `together` cycles occupies the buffers that were loaded for it.
 
-        Each of several products occupies its own buffers for its part of the iteration. A single group of
-        warps releases a buffer once its matrix instructions have read it. Several groups occupy it one after
-        another.
+        Each of several products occupies its own buffers for its part of the iteration; with more products
+        than `operands`, the tiles that are loaded, one of the last products reads a tile of the first, too. A
+        single group of warps releases a buffer once its matrix instructions have read it. Several groups
+        occupy it one after another.
         """
         work = phase.work
         if work.matrix_in_flight:  # it reads its buffers until the iteration ends; other work came before
@@ -407,7 +414,8 @@ class CorePipeline:
         """The phases after the inner loop of an outer loop, if `phase` is code of that loop around it.
 
         A block that computes several tiles runs through its main loop once a tile. Code before and after it
-        has phases with the trips of the outer loop.
+        has phases with the trips of the outer loop. The profile does not tell nested loops from loops one
+        after another: a loop between two shorter ones of equal trips is taken for an inner loop.
         """
         if role.name != "consumer" or not phase.is_loop:
             return None
@@ -508,4 +516,4 @@ def _bulk_loads(phase: Phase) -> list[Access]:
     ]
 
 
-__all__ = ["CorePipeline", "PhaseParts", "PhaseTime", "latency_cycles"]
+__all__ = ["CorePipeline", "PhaseParts", "PhaseTime", "iterations_in_flight", "latency_cycles"]

@@ -15,7 +15,7 @@ from ...records.trial import Prediction
 from .demand import RESOURCES
 from .kernel_terms import KernelTerms
 from .network import NETWORK
-from .pipeline import PhaseTime
+from .pipeline import PhaseTime, iterations_in_flight
 from .schedule import last_place
 
 UNITS = {
@@ -317,7 +317,8 @@ def _copy_lanes(terms: KernelTerms, loading: Phase, consumer: Phase, cycles: flo
         name = f"{by}: bulk copy {number} in flight, {_count(slots, 'buffer')}"
         yield TimelineRow(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
     if arrival := pipeline.grouped_arrival(loading):
-        name = f"{by}: group of copies in flight, of {loading.pipeline_depth} iterations together"
+        together = _count(iterations_in_flight(loading), "iteration")
+        name = f"{by}: group of copies in flight, of {together} together"
         yield TimelineRow(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
 
 

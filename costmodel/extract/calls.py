@@ -156,10 +156,17 @@ def _wait_group(context: CountingContext, call: Any, scope: Scope) -> None:
     left = (constant(call.args[0]) if call.args else 0) or 0
     context.phase.wait_groups.append(left)
     context.phase.order.wait_for_copies(left)
+    context.phase.order.is_certain &= _once(scope)
 
 
-def _commit_copies(context: CountingContext, _call: Any, _scope: Scope) -> None:
+def _commit_copies(context: CountingContext, _call: Any, scope: Scope) -> None:
     context.phase.order.commit_copies()
+    context.phase.order.is_certain &= _once(scope)
+
+
+def _once(scope: Scope) -> bool:
+    """Whether code is executed once in each iteration of the loop that is a phase."""
+    return scope.times == 1 and not scope.apart
 
 
 def _extern(context: CountingContext, call: Any, scope: Scope) -> None:

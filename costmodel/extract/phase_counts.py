@@ -30,6 +30,7 @@ class LoopOrder:
     phases: list[PhaseCounts] = field(default_factory=list)
     commits: list[float] = field(default_factory=list)
     waits: list[tuple[float, int, int]] = field(default_factory=list)
+    is_certain: bool = True  # groups are closed and waited for once an iteration, on every path
 
     @property
     def _position(self) -> float:
@@ -46,10 +47,11 @@ class LoopOrder:
     def copies_ahead(self) -> float | None:
         """Iterations from the end of the group of copies that is waited for soonest to that wait.
 
-        None if the loop closes no group, waits for none, or has no matrix work.
+        None if the loop closes no group, waits for none, has no matrix work, or does so several times or in a
+        branch.
         """
         whole, count = self._position, len(self.commits)
-        if not (whole and count and self.waits):
+        if not (self.is_certain and whole and count and self.waits):
             return None
         found = []
         for position, before, left in self.waits:

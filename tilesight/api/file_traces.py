@@ -51,7 +51,7 @@ class FileBuild(StampedBuild):
 
 
 def build_file_kernel(item: FileKernel, cache_dir: Path) -> FileBuild | None:
-    """Read a kernel in a file and build it, with and without stamps. It is lowered once, in one process.
+    """Read a kernel in a file and build it, with and without stamps, in one process that lowers it once.
 
     Returns None if it has configs of its own, and none of them is chosen.
 

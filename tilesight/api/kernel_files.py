@@ -114,7 +114,11 @@ def explain_file(
     config: str | None = None,
 ) -> Explanation:
     """What limits a kernel in a file; see `profiles_in_file`."""
-    found = profiles_in_file(place, target, facts, arguments, config)
+    return explanation_of(profiles_in_file(place, target, facts, arguments, config))
+
+
+def explanation_of(found: FileProfiles) -> Explanation:
+    """What limits a kernel of a file whose profiles are read."""
     explained = explain_profiles(found.name, found.kernels, found.target, found.names)
     return replace(
         explained, this=replace(explained.this, config=found.config), own_configs=found.own_configs
@@ -293,8 +297,8 @@ def choose_kernel(item: FileKernel) -> ChosenKernel | ListedConfigs:
     if choices is None:
         if item.config is not None:
             raise InputError(
-                f"{item.name} has no configs of its own that --config could choose from: its arguments are "
-                "given with --arg"
+                f"{item.name} lists no configs under an @autotune that --config could choose from, or --arg "
+                "gives all that they choose"
             )
         return ChosenKernel(find_kernel(given, item.target, item.arguments, item.name))
     configs = agreeing(choices, item.arguments, item.name)

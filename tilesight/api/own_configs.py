@@ -86,8 +86,12 @@ def _agrees(values: Mapping[str, Any], fixed: Mapping[str, Any]) -> bool:
 
 def _made(function: Any, arguments: Mapping[str, Any], name: str) -> Any:
     """The configs that a function makes of a call's arguments."""
+    signature = inspect.signature(function)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        # the others are arguments that configs choose, and fix their values
+        arguments = {key: value for key, value in arguments.items() if key in signature.parameters}
     try:
-        inspect.signature(function).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
         raise InputError(
             f"{name}: the function that makes its configs takes other arguments ({error}); give those of a "

@@ -170,11 +170,10 @@ def _file_kernel(
     dims: str | Mapping[str, int] | None,
 ) -> Page:
     from ..pages.kernel_page import explanation_page
-    from .explaining import explain_profiles
-    from .kernel_files import profiles_in_file
+    from .kernel_files import explanation_of, profiles_in_file
     from .timelines import profiles_timeline
 
     found = profiles_in_file(place, target, RunTimeFacts(dims), arguments)
     given = found.name, found.kernels, found.target, found.names
     timeline = profiles_timeline(*given) if found.target.is_gpu else None
-    return explanation_page(explain_profiles(*given), timeline)
+    return explanation_page(explanation_of(found), timeline)

@@ -66,7 +66,7 @@ class ShapeTable:
 
     @property
     def loaded(self) -> LoadedSources:
-        """What is loaded now, with the choices and shapes that were made of it. A method reads it once."""
+        """What is loaded now, with the choices and shapes that were made of it."""
         return self.selector.loaded
 
     def shapes(self) -> dict[ShapeKey, Shape]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ..costmodel.analytical.headroom import limits
 from ..costmodel.analytical.occupancy import occupancy
+from ..costmodel.analytical.pipeline import iterations_in_flight
 from ..problem.space import Config
 from ..profile.names import KernelNames
 from ..profile.values import KernelProfile, Role, Space
@@ -43,7 +44,7 @@ def view(
         names: those in each kernel; empty if they are not known.
     """
     requested = tuple(
-        _requested(number, role, names[number].registers[position] if names else {})
+        _requested(number, role, _registers(names, number, position))
         for number, kernel in enumerate(kernels)
         for position, role in enumerate(kernel.roles)
     )
@@ -67,6 +68,12 @@ def view(
     )
 
 
+def _registers(names: Sequence[KernelNames], number: int, position: int) -> Mapping[str, float]:
+    """Registers by local buffer of a role of a kernel; those of a processor's kernels are not known."""
+    known = names[number].registers if names else ()
+    return known[position] if position < len(known) else {}
+
+
 def launch_facts(kernels: Sequence[KernelProfile], target: Target) -> dict[str, float]:
     """Figures of the launch of the largest kernel, by name."""
     facts: dict[str, float] = {"kernels": len(kernels)}
@@ -77,7 +84,7 @@ def launch_facts(kernels: Sequence[KernelProfile], target: Target) -> dict[str, 
         "shared_bytes_per_block": largest.shared_bytes,
     }
     facts["pipeline_depth"] = max(
-        (p.pipeline_depth for r in largest.roles for p in r.phases if p.is_loop), default=1
+        (iterations_in_flight(p) for r in largest.roles for p in r.phases if p.is_loop), default=1
     )
     if target.is_gpu:
         found = occupancy(largest, target)

@@ -47,7 +47,7 @@ class BufferWork:
         is_write: it is written.
         transactions: 32-byte sectors in global memory, wavefronts in shared memory, by loads and stores of
             threads.
-        least_transactions: those that its bytes need at most.
+        least_transactions: those that its bytes need at least.
         l2_bytes: between the cores and L2; 0 for a shared buffer.
         dram_bytes: between L2 and device memory.
         distinct_bytes: of the part that is accessed, each byte once.

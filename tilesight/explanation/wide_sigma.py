@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..costmodel.analytical.occupancy import occupancy
-from ..costmodel.learned.hybrid import UNLIKE
+from ..costmodel.learned.hybrid import CORRECTION, UNLIKE
 from ..profile.values import KernelProfile
 from ..records.trial import Prediction
 from ..reports.numbers import WIDE
@@ -20,6 +20,8 @@ def why_wide(prediction: Prediction, kernels: Sequence[KernelProfile], target: T
         return ""
     causes = list(_causes(prediction, kernels, target))
     if not causes:
+        if CORRECTION not in prediction.terms_us:
+            return "Sigma is wide, and the model knows no single cause."
         return (
             "Sigma is wide, and the model knows no single cause: its errors on kernels with such work were "
             "as large."
@@ -36,7 +38,7 @@ def _causes(prediction: Prediction, kernels: Sequence[KernelProfile], target: Ta
         yield f"calls are not understood ({', '.join(calls[:MOST_CALLS])}{more})"
     assumed = list(dict.fromkeys(note for kernel in kernels for note in kernel.notes))
     if assumed:
-        yield f"something was assumed that the file does not say ({assumed[0]})"
+        yield f"something was assumed that the IR does not say ({assumed[0]})"
     for note in prediction.notes:
         if note.startswith(UNLIKE):
             yield f"it is {note}"

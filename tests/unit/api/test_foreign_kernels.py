@@ -133,6 +133,12 @@ def test_explains_what_limits_a_kernel() -> None:
     assert found.this.prediction == tilesight.predict(user.copy(1 << 26), "h200")
 
 
+def test_explains_a_kernel_for_a_processor() -> None:
+    found = tilesight.explain(user.copy(1 << 16), "cpu")
+    assert found.this.prediction.latency_us > 0
+    assert not any(work.registers for work in found.this.requested)
+
+
 def test_explain_takes_either_a_name_or_a_kernel() -> None:
     with pytest.raises(InputError, match="explain of a kernel of your own takes no config, database"):
         tilesight.explain(user.whole, "h100", config="block=3", database="x.db")

@@ -33,6 +33,7 @@ def test_configs_are_read_in_their_order() -> None:
     made = own_choices(user.made, {"n": 4096})
     assert made is not None
     assert [c["block"] for c in made.space.configs()] == [1024, 2048]
+    assert own_choices(user.made, {"n": 4096, "block": 1024}) is None, "the rest goes to the function alone"
     assert own_choices(user.copy, {}) is None
     assert own_choices(user.listed, {"n": N, "block": 512}) is None, "nothing is left to choose"
     with pytest.raises(InputError, match="made: the function that makes its configs takes other arguments"):
@@ -106,7 +107,7 @@ def test_options_of_the_passes_of_a_config_count() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
-        ("copy", "1", "copy has no configs of its own that --config could choose from"),
+        ("copy", "1", "copy lists no configs under an @autotune that --config could choose from"),
         ("listed", "9", "listed has the configs 1 .. 3, not 9"),
     ],
 )

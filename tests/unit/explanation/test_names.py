@@ -184,7 +184,7 @@ def test_causes_of_a_wide_sigma() -> None:
     unknown = replace(plain, unknown_calls=("decode", "scale", "pack", "shift"))
     assert "calls are not understood (decode, scale, pack and 1 more)" in wide(unknown)
     assumed = replace(plain, notes=("a loop was taken for 8 iterations",))
-    assert "the file does not say (a loop was taken for 8 iterations)" in wide(assumed)
+    assert "the IR does not say (a loop was taken for 8 iterations)" in wide(assumed)
     unlike = ("unlike the kernels that the learned model has seen: 6% of its correction is left",)
     assert "it is unlike the kernels" in wide(plain, notes=unlike)
 

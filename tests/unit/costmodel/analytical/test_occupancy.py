@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilesight.costmodel.analytical.occupancy import occupancy
+from tilesight.costmodel.analytical.occupancy import occupancy, registers_limit
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -110,3 +110,13 @@ def test_registers_are_left_for_the_blocks_that_a_kernel_asks_for() -> None:
     two = occupancy(replace(moved, min_blocks_per_core=2), H200)
     assert (two.blocks, two.registers) == (2, 128)
     assert not two.spilled  # the consumers get those of the producer
+
+
+def test_what_the_compiler_ignores_takes_no_registers() -> None:
+    """ptxas ignores launch bounds of more threads than a core holds, and HIP's compiler never sees them."""
+    plain = block(64, 512, instruction="wgmma.m64n128k16")
+    assert registers_limit(replace(plain, min_blocks_per_core=2), H200) == 64
+    assert registers_limit(replace(plain, min_blocks_per_core=8), H200) == registers_limit(plain, H200)
+    mi300x = load_target("mi300x")
+    hip = replace(plain, kind="hip", arch="gfx942")
+    assert registers_limit(replace(hip, min_blocks_per_core=2), mi300x) == registers_limit(hip, mi300x)

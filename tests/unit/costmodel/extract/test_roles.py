@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.costmodel import sample_kernels as kernels
 from tests.unit.costmodel.extract.reading import accesses, flops, read, role
-from tilesight.costmodel.extract.phase_counts import PhaseCounts
+from tilesight.costmodel.extract.phase_counts import LoopOrder, PhaseCounts
 from tilesight.costmodel.extract.registers import LiveRanges
 from tilesight.costmodel.extract.roles import RoleCounts, roles_of
 from tilesight.kernels import operator, templates
@@ -241,3 +241,42 @@ def test_copies_of_a_product_are_ahead_by_what_passes_until_its_wait(stages: int
 def test_a_kernel_may_ask_for_several_blocks_on_a_core() -> None:
     assert read(kernels.two_products(4, 1)).min_blocks_per_core == 1
     assert read(kernels.two_products(4, 1, blocks_per_core=3)).min_blocks_per_core == 3
+
+
+def _order(*events: str) -> LoopOrder:
+    """An iteration of four products: `c` closes a group of copies, a digit waits for all but so many."""
+    order = LoopOrder()
+    phase = PhaseCounts(Trips((64.0,)), is_loop=True, order=order)
+    order.phases.append(phase)
+    for event in events:
+        if event == "p":
+            phase.matrix.append(MatrixWork("mma.m16n8k16", 1, 4096.0))
+        elif event == "c":
+            order.commit_copies()
+        else:
+            order.wait_for_copies(int(event))
+    return order
+
+
+@pytest.mark.parametrize(
+    ("events", "ahead"),
+    [
+        ("0ppppc", 0.0),  # one buffer: waits for what was just issued
+        ("c1pppp", 1.0),  # issued an iteration before
+        ("1ppppc", 1.0),
+        ("c3pppp", 3.0),
+        ("0ppcppc", 0.0),  # the second group is needed at once
+        ("c2ppc2pp", 1.0),  # two groups an iteration
+        ("1ppcpp", 1.5),
+        ("cpppp", None),  # nothing waits
+        ("0", None),
+    ],
+)
+def test_how_far_copies_are_ahead(events: str, ahead: float | None) -> None:
+    assert _order(*events).copies_ahead() == ahead
+
+
+def test_groups_in_branches_are_not_followed() -> None:
+    order = _order(*"c1pppp")
+    order.is_certain = False
+    assert order.copies_ahead() is None
