@@ -103,9 +103,14 @@ class PhaseParts:
         return max(bounds, key=lambda b: bounds[b])
 
 
+def iterations_ahead(phase: Phase) -> float:
+    """Iterations from issuing the copies of a loop to waiting for them."""
+    return phase.pipeline_depth - 1.0 if phase.copies_ahead is None else phase.copies_ahead
+
+
 def iterations_in_flight(phase: Phase) -> int:
     """Iterations of a loop whose loads are in flight together, including the current one."""
-    return phase.pipeline_depth if phase.copies_ahead is None else int(phase.copies_ahead) + 1
+    return int(iterations_ahead(phase)) + 1
 
 
 def latency_cycles(target: Target, waiting_share: float) -> float:
@@ -149,9 +154,9 @@ class CorePipeline:
         if feeding is not None:
             need = need + self._demand(feeding)
         flow = self._flow(role, phase, own)
-        others = self._rest_of_iteration(role, phase)
-        if others is not None and feeding is not None:
-            supply = self._supply_between(feeding, phase, flow, others, resident)
+        rest = None if feeding is None else self._rest_of_iteration(role, phase)
+        if feeding is not None and rest is not None:
+            supply = self._supply_between(feeding, role, phase, rest, flow, resident)
         else:
             supply = self._supply_bound(feeding or phase, phase, flow, resident)
         if feeding is not None:
@@ -395,8 +400,7 @@ class CorePipeline:
         if not phase.is_loop:
             return 0.0
         rings = self.copies(phase, consumer)
-        grouped = self.grouped_arrival(phase)
-        ahead = phase.pipeline_depth - 1.0 if phase.copies_ahead is None else phase.copies_ahead
+        grouped, ahead = self.grouped_arrival(phase), iterations_ahead(phase)
         period = idle = 0.0
         for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
             iteration = flow.beside(resident, self.constants.contention, idle)
@@ -427,7 +431,7 @@ class CorePipeline:
         return [role.phases[i] for i in around if i > last]
 
     def _supply_between(
-        self, loading: Phase, phase: Phase, flow: Flow, rest: Sequence[Phase], resident: float
+        self, loading: Phase, role: Role, phase: Phase, rest: Sequence[Phase], flow: Flow, resident: float
     ) -> float:
         """As `_supply_bound`, for code of an outer loop around its inner loop.
 
@@ -437,9 +441,10 @@ class CorePipeline:
 
         Args:
             loading: the phase of the producer beside `phase`.
+            role: of `phase`.
             phase: the phase.
+            rest: the phases of `role` after the inner loop.
             flow: of `phase`.
-            rest: the phases after the inner loop.
             resident: blocks of the core.
         """
         together = flow.together(resident, self.constants.contention)
@@ -447,9 +452,7 @@ class CorePipeline:
             return together
         after = sum(
             self._flow(role, p, self._demand(p, role.threads)).together(resident, self.constants.contention)
-            for role in self.profile.roles
-            for p in role.phases
-            if any(p is one for one in rest)
+            for p in rest
         )
         single = [arrival for arrival, slots in self.copies(loading, phase) if slots == 1]
         return together + max(0.0, max(single, default=0.0) - after)

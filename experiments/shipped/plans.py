@@ -170,24 +170,16 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
                 executor.start(measures=bool(placement.devices))
             begin = time.monotonic()
             try:
-                make = make_plan if run.measures else lower_candidates
                 caching = partial(with_new_cache, executor)
-                said = make(job, placement, caching, measured, run, left, Lines(say))
+                make = partial(make_plan, job, placement, caching, measured, run, left)
+                said = make(Lines(say)) if run.measures else lower_candidates(make, Lines(say))
             except TileSightError as error:
                 said = f"{type(error).__name__}: {error}"
             print(f"{time.monotonic() - begin:.1f} s  {job.name}: {said}", flush=True)
 
 
-def lower_candidates(
-    job: PlanJob,
-    placement: Placement,
-    caching: Callable[[], CachingExecutor],
-    measured: Store,
-    run: PlanRun,
-    left: float,
-    observer: Observer,
-) -> str:
-    """Lower the candidates of a plan: plan again until nothing is left to be lowered.
+def lower_candidates(make: Callable[[Observer], str], observer: Observer) -> str:
+    """Lower the candidates of a plan, which `make` makes: again until nothing is left to be lowered.
 
     A search learns of a config at all sizes at once if its profiles are known, and one by one if it is
     lowered. So with the profiles of the first plan the search of the second one takes some other configs.
@@ -195,8 +187,7 @@ def lower_candidates(
     said, counts = "", [0]
     while len(counts) <= LOWERING_TURNS:
         lowered = Lowered()
-        watching = Observers((observer, lowered))
-        said = make_plan(job, placement, caching, measured, run, left, watching)
+        said = make(Observers((observer, lowered)))
         counts.append(lowered.count)
         if counts[-1] in (0, counts[-2]):  # what fails leaves no profile, and is lowered each time
             break

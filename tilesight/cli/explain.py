@@ -88,13 +88,10 @@ def explain(
         }  # fmt: skip
         facts = RunTimeFacts(dims, inputs, density, calls)
         found = _explain_file(file, target, facts, arguments, config, given)
-    elif stated := [
-        name
-        for name, v in {"--dims": dims, "--input": inputs, "--density": density, "--calls": calls}.items()
-        if v is not None
-    ]:
-        raise InputError(f"{', '.join(stated)} is for a kernel in --file; shipped kernels take --shape")
     else:
+        options.refuse_without_file(
+            {"--dims": dims, "--input": inputs, "--density": density, "--calls": calls}
+        )
         found = _explain_kernel(
             kernel, target, shape, dtype, config, measured, database, workers, arguments, as_json
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -120,6 +120,12 @@ def file(*, required: bool) -> Callable[[F], F]:
         required=required,
         help="A kernel in a Python file: a PrimFunc, or a function that returns one (kernel.py:matmul).",
     )
+
+
+def refuse_without_file(stated: Mapping[str, object]) -> None:
+    """Raise `InputError` if a shipped kernel gets any of these options of kernels in files."""
+    if given := [name for name, value in stated.items() if value is not None]:
+        raise InputError(f"{', '.join(given)} is for a kernel in --file; shipped kernels take --shape")
 
 
 own_config = click.option(

@@ -68,13 +68,11 @@ def _print(found: FilePrediction) -> None:
     for note in (*([found.why_wide] if found.why_wide else []), *prediction.notes):
         output.print_text(f"note: {note}")
     if found.own_configs:
-        from ..explanation.own_configs import MOST_SHOWN, add_table
+        from ..explanation.own_configs import add_section
         from ..reports.report import Report
 
         report = Report()
-        report.text()
-        report.text("The configs of its own @autotune by predicted time", bold=True)
-        add_table(report, found.own_configs, MOST_SHOWN)
+        add_section(report, found.own_configs)
         output.print_report(report)
 
 

@@ -85,8 +85,7 @@ def rank(
         )
         return
     facts = {"--arg": arguments or None, "--dims": dims, "--input": inputs, "--density": density}
-    if stated := [name for name, value in {**facts, "--calls": calls}.items() if value is not None]:
-        raise InputError(f"{', '.join(stated)} is for a kernel in --file; shipped kernels take --shape")
+    options.refuse_without_file({**facts, "--calls": calls})
     if kernel is None:
         raise InputError(
             "rank needs a kernel: a name of `tilesight kernels`, or one of your own: --file kernel.py:name"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..records.trial import ORDER_TERM
 from ..reports.numbers import number, percent, spread, value
 from ..reports.report import Report
-from .own_configs import MOST_SHOWN, add_table
+from .own_configs import add_section
 from .view_values import BUSY, CandidateView
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ def explanation_report(found: Explanation) -> Report:
     report.text()
     report.text("Work per block, read from the IR", bold=True)
     _add_work(report, this)
-    if found.own_configs:
-        report.text()
-        report.text("The configs of its own @autotune by predicted time", bold=True)
-        add_table(report, found.own_configs, MOST_SHOWN)
+    add_section(report, found.own_configs)
     return report
 
 

@@ -46,6 +46,14 @@ class OwnConfigs(Reported):
         return report
 
 
+def add_section(report: Report, configs: Sequence[OwnConfig]) -> None:
+    """Add the first own configs below the result of one of them; nothing if there are none."""
+    if configs:
+        report.text()
+        report.text("The configs of its own @autotune by predicted time", bold=True)
+        add_table(report, configs, MOST_SHOWN)
+
+
 def add_table(report: Report, configs: Sequence[OwnConfig], most: int | None) -> None:
     """Add the table of own configs to a report, and a line for each reason why some failed."""
     works = [each for each in configs if each.prediction is not None]

@@ -6,6 +6,7 @@ import importlib
 import sys
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -94,8 +95,8 @@ def lowered_by(
             return CachingExecutor(executor, ProfileCache(profiles))
 
         placement = locate(job.target, measures=run.measures)
-        make = plans.lower_candidates if until_none_is_left else plans.make_plan
-        said = make(job, placement, caching, measured, run, 0.0, Observer())
+        make = partial(plans.make_plan, job, placement, caching, measured, run, 0.0)
+        said = plans.lower_candidates(make, Observer()) if until_none_is_left else make(Observer())
     return executor.asked, said
 
 
