@@ -8,7 +8,7 @@ their case. Their margins are scaled to the same unit, so corrections of all obj
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -64,6 +64,10 @@ class Trained:
             base_margin=np.zeros(len(features), np.float32),
         )
         return np.asarray(self.intercept + self.scale * margin, dtype=np.float64)
+
+    def times(self, share: float) -> Trained:
+        """The booster whose correction is `share` times that of this one."""
+        return replace(self, scale=share * self.scale, intercept=share * self.intercept)
 
 
 def case_slices(groups: NDArray[np.integer[Any]]) -> Iterator[NDArray[np.intp]]:

@@ -10,15 +10,25 @@ from numpy.typing import NDArray
 
 from .boosting import Array, Trained
 from .gate import Gate
+from .network import Network
 from .spread import Spread
 
 
 @dataclass(frozen=True)
 class Member:
-    """Trees for the time of a candidate, and optionally trees for the order of the candidates of a case."""
+    """Trees and a network for the time of a candidate, and trees for the order of the candidates of a case.
 
-    time: Trained
+    The correction of the time is the sum of both parts, whose weights are in their scales.
+    """
+
+    trees: Trained
     order: Trained | None = None
+    network: Network | None = None
+
+    def time(self, features: Array) -> NDArray[np.float64]:
+        """Log corrections of the time, shape (n,), of rows of shape (n, f)."""
+        found = self.trees.correction(features)
+        return found if self.network is None else found + self.network.correction(features)
 
     def preference(self, features: Array) -> NDArray[np.float64]:
         """Log ranking penalty, shape (n,), of rows of shape (n, f); 0 without trees for the order."""
@@ -47,7 +57,7 @@ class Correction:
         """The corrections of rows `features`, shape (n, f): means over the members."""
         distance = self.gate.distance(features)
         left = self.gate.trust(distance)
-        time = np.mean([member.time.correction(features) for member in self.members], axis=0)
+        time = np.mean([member.time(features) for member in self.members], axis=0)
         order = np.mean([member.preference(features) for member in self.members], axis=0)
         return CorrectedRows(
             blend(time, left, self.gate.common), self.spread.sigma(features, distance), left, order

@@ -1,16 +1,17 @@
 """Trains the learned model: a scikit-learn estimator that predicts log(measured / analytical).
 
-It is an ensemble of boosted trees, and each member is trained without a part of the cases. The errors of a
-member on these cases calibrate the uncertainty. The errors of models on a kind of kernel that they were not
-trained on set the gate. Beside trees for the time, each member has trees that separate the best candidates of
-a case from the others. These generalise to kinds of kernels that were not seen, unlike corrections of the
-time.
+It is an ensemble. Each member is trained without a part of the cases, and predicts the time by a weighted
+mean of boosted trees and a small neural network: their errors differ, so those of the mean are smaller. The
+errors of a member on the cases that it does not know calibrate the uncertainty. The errors of models on a
+kind of kernel that they were not trained on set the gate. Beside these, each member has trees that separate
+the best candidates of a case from the others. They generalise to kinds of kernels that were not seen, unlike
+corrections of the time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -23,6 +24,8 @@ from .boosting import OBJECTIVES, Boosting, case_weights, train
 from .correction import CorrectedRows, Correction, Member
 from .gate import Gate, fit_gate
 from .held_out import HeldOutPredictions, TrainingRows, held_out_loss
+from .network import Network
+from .network_training import NetworkTraining, train_networks
 from .spread import HOME, Spread, SureColumns, few_kinds_factor, fit_spread
 
 Choice = TypeVar("Choice")
@@ -45,6 +48,9 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         min_child_weight: least weight of a leaf.
         l2: regularisation of the leaves.
         goodness: within a case, the weight of a candidate is (best time / its time) ** goodness.
+        network_share: with objective regression, the weight of the networks in the time, beside that of the
+            trees; 0 for none.
+        epochs: how often each row is drawn in the training of a network.
         order_share: with objective regression, the weight of the trees for the order in the ranking score; 0
             for none. It does not change the predicted time.
         gated: whether corrections fade with the distance from the training data.
@@ -74,6 +80,8 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         min_child_weight: float = 5.0,
         l2: float = 3.0,
         goodness: float = 0.5,
+        network_share: float = 0.6,
+        epochs: int = 40,
         order_share: float = 0.3,
         gated: bool = True,
         sure: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
@@ -89,6 +97,8 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.min_child_weight = min_child_weight
         self.l2 = l2
         self.goodness = goodness
+        self.network_share = network_share
+        self.epochs = epochs
         self.order_share = order_share
         self.gated = gated
         self.sure = sure
@@ -130,13 +140,18 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             _label_numbers(kinds, count, "kinds") if kinds is not None else np.zeros(count, dtype=np.int64)
         )
         parts = _left_out_by(cases, self.members, self.random_state)
-        self.members_ = [
-            self._train(rows, parts != part, self.random_state + part) for part in range(parts.max() + 1)
-        ]
+        part_numbers = range(int(parts.max()) + 1)
+        kind_numbers = range(int(seen_kinds.max()) + 1) if self.gated and seen_kinds.max() else range(0)
+        trained = self._train(
+            rows,
+            [parts != part for part in part_numbers] + [seen_kinds != kind for kind in kind_numbers],
+            [self.random_state + part for part in part_numbers] + [self.random_state for _ in kind_numbers],
+        )
+        self.members_ = trained[: len(part_numbers)]
         self.importances_ = _importances(self.members_, features.shape[1])
         gate = fit_gate(features, cases, self.importances_, self.random_state)
         unseen_cases = self._unseen_cases(rows, parts)
-        unseen_kinds = self._unseen_kinds(rows, seen_kinds)
+        unseen_kinds = self._unseen_kinds(rows, seen_kinds, trained[len(part_numbers) :])
         self.gate_ = self._set_gate(gate, rows, seen_kinds, unseen_cases, unseen_kinds)
         self.held_out_ = unseen_cases.errors(self.gate_)
         self.spread_ = self._fit_spread(rows, seen_kinds, unseen_cases, unseen_kinds)
@@ -171,12 +186,29 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"objective '{self.objective}' is unknown; use one of {', '.join(OBJECTIVES)}")
         if self.members < 1 or self.rounds < 1:
             raise ValueError(f"members={self.members} and rounds={self.rounds} must be at least 1")
-        if not 0 <= self.order_share <= 1:
-            raise ValueError(f"order_share={self.order_share} must lie between 0 and 1")
+        if self.epochs < 1:
+            raise ValueError(f"epochs={self.epochs} must be at least 1")
+        for name, share in {"order_share": self.order_share, "network_share": self.network_share}.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name}={share} must lie between 0 and 1")
 
-    def _train(self, rows: TrainingRows, chosen: NDArray[np.bool_], seed: int) -> Member:
-        if not chosen.any():  # with a single case its member is trained on it
-            chosen = np.ones(len(rows.ratio), dtype=bool)
+    def _train(
+        self, rows: TrainingRows, masks: Sequence[NDArray[np.bool_]], seeds: Sequence[int]
+    ) -> list[Member]:
+        """A member for each mask of rows, with the seed of its trees."""
+        # with a single case its member is trained on it
+        chosen = [mask if mask.any() else np.ones_like(mask) for mask in masks]
+        networks: Sequence[Network | None] = [None] * len(chosen)
+        if self.objective == "regression" and self.network_share:
+            how = NetworkTraining(self.epochs, seed=self.random_state)
+            networks = train_networks(rows.features, rows.ratio, rows.weights, chosen, how)
+        return [
+            self._member(rows.of(mask), seed, network)
+            for mask, seed, network in zip(chosen, seeds, networks, strict=True)
+        ]
+
+    def _member(self, own: TrainingRows, seed: int, network: Network | None) -> Member:
+        """The trees for rows `own`, beside the network that was trained on them."""
         how = Boosting(
             self.objective,
             self.rounds,
@@ -188,10 +220,11 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             seed,
             self.n_jobs or 1,
         )
-        own = rows.of(chosen)
         time = train(own.features, own.ratio, own.start, own.cases, own.weights, how)
+        if network is not None:
+            time, network = time.times(1 - self.network_share), network.times(self.network_share)
         if self.objective != "regression" or not self.order_share:
-            return Member(time)
+            return Member(time, network=network)
         how = replace(
             how,
             objective="classification",
@@ -201,14 +234,8 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         order = train(own.features, own.ratio, own.start, own.cases, own.weights, how)
         # the trees for the time determine the common factor, so the mean of the order is 0
         mean = float(np.average(order.correction(own.features), weights=own.weights))
-        return Member(
-            time,
-            replace(
-                order,
-                scale=self.order_share * order.scale,
-                intercept=self.order_share * (order.intercept - mean),
-            ),
-        )
+        order = replace(order, intercept=order.intercept - mean)
+        return Member(time, order.times(self.order_share), network)
 
     def _unseen_cases(self, rows: TrainingRows, parts: NDArray[np.integer[Any]]) -> HeldOutPredictions:
         """Predictions of the rows by the members that were trained without them."""
@@ -222,17 +249,18 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 found.put(own, rows, member, gate.distance(rows.features[own]))
         return found
 
-    def _unseen_kinds(self, rows: TrainingRows, kinds: NDArray[np.integer[Any]]) -> HeldOutPredictions | None:
-        """Predictions of the rows by models that were trained without their kind.
+    def _unseen_kinds(
+        self, rows: TrainingRows, kinds: NDArray[np.integer[Any]], trained: Sequence[Member]
+    ) -> HeldOutPredictions | None:
+        """Predictions of the rows by the models that were trained without their kind.
 
         None if there is one kind.
         """
-        if not self.gated or kinds.max() == 0:
+        if not trained:
             return None
         found = HeldOutPredictions.empty(rows.ratio)
-        for kind in range(kinds.max() + 1):
+        for kind, member in enumerate(trained):
             own = kinds == kind
-            member = self._train(rows, ~own, self.random_state)
             importance = _importances([member], rows.features.shape[1])
             gate = fit_gate(rows.features[~own], rows.cases[~own], importance, self.random_state)
             found.put(own, rows, member, gate.distance(rows.features[own]))
@@ -335,7 +363,7 @@ def _left_out_by(cases: NDArray[np.int64], members: int, seed: int) -> NDArray[n
 def _importances(members: list[Member], count: int) -> NDArray[np.float64]:
     total = np.zeros(count)
     for member in members:
-        for name, gain in member.time.booster.get_score(importance_type="total_gain").items():
+        for name, gain in member.trees.booster.get_score(importance_type="total_gain").items():
             total[int(name[1:])] += gain
     return total / total.sum() if total.sum() > 0 else np.full(count, 1 / count)
 

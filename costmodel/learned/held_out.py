@@ -50,7 +50,7 @@ class HeldOutPredictions:
     def put(
         self, own: NDArray[np.bool_], rows: TrainingRows, member: Member, distance: NDArray[np.float64]
     ) -> None:
-        self.time[own], self.distance[own] = member.time.correction(rows.features[own]), distance
+        self.time[own], self.distance[own] = member.time(rows.features[own]), distance
 
     def errors(self, gate: Gate, common: Any = None) -> NDArray[np.float64]:
         """log(measured / predicted) with `gate`, shape (n,).

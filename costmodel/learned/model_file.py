@@ -1,8 +1,9 @@
-"""Writes and reads the learned model: boosters in XGBoost's format, the rest in JSON, no executable content.
+"""Writes and reads the learned model: boosters in XGBoost's format, networks as numbers, the rest in JSON.
 
-A model folder holds `card.json` (facts on the model, and hashes of the other files), `gate.json`,
-`correction-<n>.ubj` and `order-<n>.ubj` (the trees of a member for the time and for the order), `spread.ubj`,
-and `card.md`, the card as text.
+Nothing in it is executed. A model folder holds `card.json` (facts on the model, and hashes of the other
+files), `gate.json`, `correction-<n>.ubj` and `order-<n>.ubj` (the trees of a member for the time and for the
+order), `network-<n>.bin` (the numbers of its
+network, in half precision, little-endian), `spread.ubj`, and `card.md`, the card as text.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ from .boosting import Trained
 from .correction import Correction, Member
 from .features import NAMES, SURE, feature_digest
 from .gate import Gate
+from .network import Network, network_of
 from .spread import KNOTS, Spread, SureColumns
 from .trees import booster_of
 
 if TYPE_CHECKING:
     from .estimator import LatencyCorrection
 
-FORMAT = 3
+FORMAT = 4
 CARD, GATE, SPREAD, TEXT = "card.json", "gate.json", "spread.ubj", "card.md"
 MOST_BYTES, MOST_CARD_BYTES = 64 << 20, 4 << 20  # of one file
 MOST_MEMBERS = 100
+MOST_WIDTH = 4096  # of a layer of a network
 _REMAKE = "train it anew: tilesight model train DATASET... --out DIR"
 
 
@@ -106,8 +109,9 @@ def save(
         InputError: `folder` cannot be written.
     """
     check_folder(folder)
-    trained = _trained(estimator.members_)
+    trained, networks = _trained(estimator.members_), _networks(estimator.members_)
     parts = {name: bytes(trees.booster.save_raw("ubj")) for name, trees in trained.items()}
+    parts |= {name: network.values.tobytes() for name, network in networks.items()}
     parts[SPREAD] = bytes(estimator.spread_.booster.save_raw("ubj"))
     parts[GATE] = json.dumps(_gate_plain(estimator.gate_)).encode()
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
@@ -125,13 +129,20 @@ def save(
         "trees": {
             name: {"scale": trees.scale, "intercept": trees.intercept} for name, trees in trained.items()
         },
+        "networks": {
+            name: {"scale": network.scale, "intercept": network.intercept, "widths": network.widths}
+            for name, network in networks.items()
+        },
         "level": level,
         "coverage": estimator.coverage_,
         "importances": dict(zip(NAMES, map(float, estimator.importances_), strict=True)),
         "files": hashes,
     }
     try:
-        for old in (*folder.glob("correction-*.ubj"), *folder.glob("order-*.ubj"), folder / CARD):
+        former = (
+            old for what in ("correction-*.ubj", "order-*.ubj", "network-*.bin") for old in folder.glob(what)
+        )
+        for old in (*former, folder / CARD):
             old.unlink(
                 missing_ok=True
             )  # without a card the folder holds no model, so an interrupted write is noticed
@@ -172,7 +183,7 @@ def load(folder: Traversable, *, is_own: bool = False) -> LearnedModel:
         _check_names(card)
         contents = {name: _checked(folder, name, expected) for name, expected in card["files"].items()}
         if not is_own:
-            for name in contents.keys() - {GATE}:
+            for name in contents.keys() - {GATE, *card["networks"]}:
                 _check_booster(name, contents[name])
         found = LearnedModel(_assembled(card, contents), card)
         found.archs  # noqa: B018 - raises now if it is missing, since each prediction needs it
@@ -199,6 +210,7 @@ def read_card(folder: Traversable) -> dict[str, Any]:
         "files",
         "members",
         "trees",
+        "networks",
         "level",
         "parameters",
         "data",
@@ -238,7 +250,9 @@ def _check_names(card: Mapping[str, Any]) -> None:
     orders = {_order_name(number) for number in range(members)}
     if not times <= set(card["trees"]) <= times | orders:
         raise ValueError("'trees' must be those of the members")
-    if set(card["files"]) != {*card["trees"], GATE, SPREAD}:
+    if not set(card["networks"]) <= {_network_name(number) for number in range(members)}:
+        raise ValueError("'networks' must be those of the members")
+    if set(card["files"]) != {*card["trees"], *card["networks"], GATE, SPREAD}:
         raise ValueError("'files' must be those of the members, the gate and the spread")
 
 
@@ -265,17 +279,17 @@ def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correc
 
     The latest one is cached for programs that load the model repeatedly.
     """
-    key = json.dumps([card["files"], card["members"], card["trees"], card["level"]], sort_keys=True)
+    parts = ("files", "members", "trees", "networks", "level")
+    key = json.dumps([card[part] for part in parts], sort_keys=True)
     if key not in _ASSEMBLED:
         trained = {
-            name: Trained(
-                booster_of(contents[name]),
-                *(float(_finite(part, its[part], ())) for part in ("scale", "intercept")),
-            )
+            name: Trained(booster_of(contents[name]), *_scale_and_intercept(its))
             for name, its in card["trees"].items()
         }
+        networks = {name: _network(name, contents[name], its) for name, its in card["networks"].items()}
         members = [
-            Member(trained[_time_name(n)], trained.get(_order_name(n))) for n in range(int(card["members"]))
+            Member(trained[_time_name(n)], trained.get(_order_name(n)), networks.get(_network_name(n)))
+            for n in range(int(card["members"]))
         ]
         level = _finite("level", card["level"], (len(KNOTS),))
         spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, level)), SureColumns(*SURE))
@@ -288,6 +302,27 @@ def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correc
 _ASSEMBLED: dict[str, Correction] = {}
 
 
+def _scale_and_intercept(its: Mapping[str, Any]) -> tuple[float, float]:
+    return float(_finite("scale", its["scale"], ())), float(_finite("intercept", its["intercept"], ()))
+
+
+def _network(name: str, content: bytes, its: Mapping[str, Any]) -> Network:
+    """The network in a file. Raises `ValueError`."""
+    widths = its["widths"]
+    if not isinstance(widths, list) or not all(
+        isinstance(width, int) and 1 <= width <= MOST_WIDTH for width in widths
+    ):
+        raise ValueError(f"the widths of '{name}' must be whole numbers in 1 .. {MOST_WIDTH}")
+    if len(widths) < 2 or (widths[0], widths[-1]) != (len(NAMES), 1):
+        raise ValueError(f"the widths of '{name}' must begin with {len(NAMES)} features and end with 1")
+    if len(content) % 2:
+        raise ValueError(f"'{name}' must hold numbers of two bytes each")
+    try:
+        return network_of(np.frombuffer(content, dtype="<f2"), widths, *_scale_and_intercept(its))
+    except ValueError as error:
+        raise ValueError(f"'{name}': {error}") from error
+
+
 def _time_name(number: int) -> str:
     return f"correction-{number}.ubj"
 
@@ -296,9 +331,22 @@ def _order_name(number: int) -> str:
     return f"order-{number}.ubj"
 
 
+def _network_name(number: int) -> str:
+    return f"network-{number}.bin"
+
+
+def _networks(members: Sequence[Member]) -> dict[str, Network]:
+    """The networks of all members by the name of their file."""
+    return {
+        _network_name(number): member.network
+        for number, member in enumerate(members)
+        if member.network is not None
+    }
+
+
 def _trained(members: Sequence[Member]) -> dict[str, Trained]:
     """The trees of all members by the name of their file."""
-    found = {_time_name(number): member.time for number, member in enumerate(members)}
+    found = {_time_name(number): member.trees for number, member in enumerate(members)}
     return {
         **found,
         **{

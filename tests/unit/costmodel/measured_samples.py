@@ -112,8 +112,10 @@ def rows(operators: Sequence[str] = OPERATORS, shapes: int = 4) -> list[Measured
     return measured_rows(dataset(operators, shapes))
 
 
+# networks need many steps, so most tests of trained models do without them
 FAST: dict[str, Any] = {
     "rounds": 40,
+    "network_share": 0.0,
     "members": 2,
     "learning_rate": 0.15,
     "min_child_weight": 1.0,

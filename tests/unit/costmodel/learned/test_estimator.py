@@ -19,7 +19,11 @@ Array = NDArray[np.float64]
 
 
 @parametrize_with_checks(
-    [LatencyCorrection(rounds=20, members=2, depth=3, min_child_weight=0.0, l2=0.0, learning_rate=0.3)]
+    [
+        LatencyCorrection(
+            rounds=20, network_share=0.0, members=2, depth=3, min_child_weight=0.0, l2=0.0, learning_rate=0.3
+        )
+    ]
 )
 def test_follows_the_conventions_of_scikit_learn(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -187,7 +191,7 @@ def test_cases_have_the_same_weight_for_any_number_of_rows() -> None:
     ratio = np.r_[np.full(100, 1.0), np.full(10, -1.0)]
     groups = np.r_[np.zeros(100), np.ones(10)]
     model = LatencyCorrection(**{**FAST, "members": 1}).fit(features, ratio, groups=groups)
-    assert model.members_[0].time.intercept == pytest.approx(0.0, abs=1e-6)
+    assert model.members_[0].trees.intercept == pytest.approx(0.0, abs=1e-6)
 
 
 def test_is_deterministic_and_clonable() -> None:

@@ -26,6 +26,8 @@ from tilesight.errors import InputError
 
 COUNT = len(NAMES)
 CHANGES = 100
+WIDTHS = [COUNT, 3, 1]
+NETWORK_VALUES = COUNT + COUNT + 3 * COUNT + 3 + 3 + 1
 ROWS = np.random.default_rng(0).random((64, COUNT))
 OBJECTIVES: tuple[dict[str, Any], ...] = (
     {"objective": "reg:squarederror"},
@@ -53,6 +55,7 @@ def write_card(folder: Path, **changes: Any) -> None:
         "files": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
         "members": 1,
         "trees": {name: {"scale": 1.0, "intercept": 0.0} for name in ("correction-0.ubj", "order-0.ubj")},
+        "networks": {"network-0.bin": {"scale": 1.0, "intercept": 0.0, "widths": WIDTHS}},
         "level": [0.1] * len(KNOTS),
         "parameters": {},
         "data": {"archs": ["sm_90a"], "rows": 1, "cases": 1, "operators": {}, "targets": []},
@@ -68,6 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = ("correction-0.ubj", "order-0.ubj", "spread.ubj")
     for name, parameters in zip(names, (OBJECTIVES[0], OBJECTIVES[2], OBJECTIVES[0]), strict=True):
         (folder / name).write_bytes(boosted(parameters))
+    (folder / "network-0.bin").write_bytes(np.ones(NETWORK_VALUES, "<f2").tobytes())
     gate = {
         "references": np.zeros((2, COUNT)).tolist(),
         **{name: np.ones(COUNT).tolist() for name in ("centre", "spread", "scale")},
@@ -107,7 +111,7 @@ def change(content: bytes, chosen: random.Random) -> bytes:
 def use_changed_files(folder: Path, seed: int) -> int:
     """Load and use the model with each of many changes; returns the number of those that were refused."""
     chosen, refused = random.Random(seed), 0
-    names = ["correction-0.ubj", "order-0.ubj", "spread.ubj", "correction-0.ubj", "gate.json", "card.json"]
+    names = ["correction-0.ubj", "order-0.ubj", "spread.ubj", "network-0.bin", "gate.json", "card.json"]
     for _ in range(CHANGES):
         name = chosen.choice(names)
         content = (folder / name).read_bytes()
@@ -188,6 +192,10 @@ def test_a_tree_that_is_too_deep_is_refused() -> None:
         _check_nodes([chain(3), chain(DEEPEST + 1)], COUNT)
 
 
+def network_card(**changes: Any) -> dict[str, Any]:
+    return {"networks": {"network-0.bin": {"scale": 1.0, "intercept": 0.0, "widths": WIDTHS, **changes}}}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -197,10 +205,31 @@ def test_a_tree_that_is_too_deep_is_refused() -> None:
         ({"level": [1e999] * len(KNOTS)}, "'level' must be finite"),
         ({"level": [0.1]}, "'level' must be finite numbers of shape"),
         ({"trees": {"correction-0.ubj": {"scale": [1, 2], "intercept": 0}}}, "'files' must be those"),
+        ({"networks": {"network-1.bin": {}}}, "'networks' must be those"),
+        (network_card(scale=[1, 2]), "'scale' must be finite numbers of shape"),
+        (network_card(widths=[COUNT, 10**9, 1]), "widths of 'network-0.bin' must be whole numbers"),
+        (network_card(widths=[COUNT, 3, 2]), f"must begin with {COUNT} features and end with 1"),
+        (network_card(widths=[COUNT, 4, 1]), "'network-0.bin': a network of widths"),
     ],
 )
 def test_cards_of_the_wrong_form_are_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
     write_card(folder, **changes)
+    with pytest.raises(InputError, match=message):
+        model_file.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.full(NETWORK_VALUES, np.nan, np.float16), "finite numbers"),
+        (np.zeros(NETWORK_VALUES, np.float16), "spreads of a network's features must be above 0"),
+        (np.ones(NETWORK_VALUES - 1, np.float16), f"has {NETWORK_VALUES} finite numbers"),
+        (np.ones(2 * NETWORK_VALUES + 1, np.int8), "numbers of two bytes each"),
+    ],
+)
+def test_networks_of_the_wrong_form_are_refused(folder: Path, values: Any, message: str) -> None:
+    (folder / "network-0.bin").write_bytes(values.tobytes())
+    write_card(folder)
     with pytest.raises(InputError, match=message):
         model_file.load(folder)
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import tilesight.costmodel.learned.model_file as model_file
-from tests.unit.costmodel.measured_samples import FAST, H200, dataset, hidden_factor, kernel
+from tests.unit.costmodel.measured_samples import FAST as TREES
+from tests.unit.costmodel.measured_samples import H200, dataset, hidden_factor, kernel
 from tilesight.costmodel import default_model
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.learned.estimator import LatencyCorrection
@@ -27,6 +28,8 @@ from tilesight.errors import InputError
 from tilesight.records.dataset import Dataset
 from tilesight.records.trial import ORDER_TERM, Prediction
 from tilesight.target.spec import load_target
+
+FAST = {**TREES, "network_share": 0.2, "epochs": 4}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,7 @@ def test_files_give_the_model_back(trained: Path) -> None:
     rows = measured_rows(dataset(shapes=2))
     described = describe(rows, AnalyticalModel())
     original = train_correction(rows, described, **FAST)
+    assert all(member.network for member in original.members_)
     read = model_file.load(trained).correction
     mine, theirs = original.correction_.apply(described.features), read.apply(described.features)
     for part in ("time", "sigma", "trust", "order"):

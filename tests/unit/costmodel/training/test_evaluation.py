@@ -69,7 +69,9 @@ def test_nothing_held_out_is_trained_on(
     def begun(_: str) -> None:
         seen.append(("fold", set()))
 
-    found = evaluate(made, split, most_folds=4, constants=ROUGH, progress=begun, rounds=1, members=1)
+    found = evaluate(
+        made, split, most_folds=4, constants=ROUGH, progress=begun, rounds=1, network_share=0.0, members=1
+    )
     assert found.constants.startswith("round figures")
     fold = -1
     for what, times in seen:
