@@ -42,7 +42,7 @@ def facts(
         "analytical": analytical_version,
         "software": {
             name: version(name)
-            for name in ("tilesight", "xgboost-cpu", "scikit-learn", "numpy")
+            for name in ("tilesight", "xgboost-cpu", "scikit-learn", "torch", "numpy")
             if _installed(name)
         },
         "data": data_facts(dataset, rows),
@@ -125,7 +125,8 @@ def text(card: Mapping[str, Any]) -> str:
         "",
         f"Corrects `{card['analytical']}`: predicts log(measured / analytical) "
         f"from {len(card['features'])} dimensionless features of a "
-        f"kernel's profile. Boosted trees (XGBoost), objective {card['parameters']['objective']}; "
+        f"kernel's profile. Boosted trees (XGBoost){_networks_text(card)}, "
+        f"objective {card['parameters']['objective']}; "
         f"{card['members']} members, each trained without its share of the cases"
         + (
             f"; classification of the best of a case adds {share:.0%} of what it says of the order."
@@ -213,6 +214,12 @@ def _installed(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+def _networks_text(card: Mapping[str, Any]) -> str:
+    if not card["networks"]:
+        return ""
+    return f" and neural networks (PyTorch, {card['parameters']['network_share']:.0%} of the weight)"
 
 
 def _order_share(card: Mapping[str, Any]) -> float:

@@ -1,0 +1,77 @@
+"""Merges measured candidates into a dataset, and keeps the newest row of each candidate.
+
+    cd experiments/datasets
+    python merge.py library/h100.parquet new.parquet again.parquet --least-us 15
+
+The first file is the dataset, which is written anew. Of the others only verified rows come in, and none whose
+samples scatter: the middle half of them may span at most a fifth of the median. `--least-us` leaves out
+shorter times, since launches take longer on hosts with several cards. A candidate is a config of a workload
+on a target, whatever the version of its template.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from tilesight.records.dataset import Dataset, read_dataset, write_dataset
+
+WIDEST = 0.2  # middle half of the samples over their median
+CANDIDATE = ["workload", "target", "sorted_config"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("dataset", type=Path)
+    parser.add_argument("added", type=Path, nargs="*")
+    parser.add_argument("--least-us", type=float, default=0.0)
+    parser.add_argument("--known-only", action="store_true", help="replace rows, add none")
+    given = parser.parse_args()
+    old = read_dataset(given.dataset)
+    added = [steady(read_dataset(path), given.least_us) for path in given.added]
+    merged, replaced = newest([old, *added], known_only=given.known_only)
+    write_dataset(given.dataset, merged)
+    print(f"{given.dataset}: {len(old)} rows before, {len(merged)} now, {replaced} older ones are gone")
+
+
+def steady(dataset: Dataset, least_us: float) -> Dataset:
+    """The verified rows of at least `least_us` whose samples do not scatter."""
+    frame = dataset.verified().frame
+    spans = np.array([np.subtract(*np.percentile(samples, [75, 25])) for samples in frame["samples_us"]])
+    return Dataset.of(
+        frame[(frame["measured_us"] >= least_us) & (spans <= WIDEST * frame["measured_us"])].to_dict(
+            "records"
+        ),
+        dataset.runs,
+    )
+
+
+def newest(datasets: list[Dataset], *, known_only: bool = False) -> tuple[Dataset, int]:
+    """The newest row of each candidate, in the order of the oldest ones, and the number of other rows.
+
+    With `known_only`, candidates that the first dataset lacks are left out.
+    """
+    runs = {name: run for dataset in datasets for name, run in dataset.runs.items()}
+    frame = pd.concat([dataset.frame for dataset in datasets], ignore_index=True)
+    frame["sorted_config"] = [json.dumps(json.loads(text), sort_keys=True) for text in frame["config"]]
+    keys = list(frame[CANDIDATE].itertuples(index=False, name=None))
+    if known_only:
+        known = set(keys[: len(datasets[0])])
+        kept = [key in known for key in keys]
+        frame, keys = frame[kept], [key for key in keys if key in known]
+    dates = [str(runs[run]["date"]) for run in frame["run"]]
+    best: dict[tuple[str, ...], int] = {}
+    for number, key in enumerate(keys):
+        if key not in best or dates[number] >= dates[best[key]]:
+            best[key] = number
+    rows = frame.drop(columns="sorted_config").iloc[list(best.values())].to_dict("records")
+    used = {row["run"] for row in rows}
+    return Dataset.of(rows, {name: run for name, run in runs.items() if name in used}), len(frame) - len(rows)
+
+
+if __name__ == "__main__":
+    main()
