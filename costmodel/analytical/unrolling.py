@@ -28,7 +28,8 @@ def iterations_joined(phase: Phase, threads: int, warp: float) -> int:
     if not phase.is_loop or most >= phase.trips.largest:
         return most
     lanes = work.vector_ops + work.integer_ops + work.convert_ops + work.special_ops + work.shuffles
-    each = (lanes + warp * sum(a.instructions for a in work.accesses)) / max(1, threads)
+    warps = max(1.0, threads / warp)
+    each = (lanes / warp + sum(a.instructions for a in work.accesses)) / warps
     fitting = int(JOINED_INSTRUCTIONS / max(1.0, each))
     if fitting >= most:
         return most

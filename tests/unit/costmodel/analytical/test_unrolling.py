@@ -40,3 +40,9 @@ def test_all_passes_are_equal_if_possible_else_the_number_is_a_power_of_two() ->
 def test_loops_that_are_unrolled_completely_and_straight_code_stay_as_they_are() -> None:
     assert iterations_joined(loop(8, 8, 4, 120), 64, 32) == 8
     assert iterations_joined(loop(1, 1, 4, 120, is_loop=False), 64, 32) == 1
+
+
+def test_a_part_of_a_warp_executes_no_more_instructions_than_a_warp() -> None:
+    load = Access(Space.GLOBAL, "x", False, "ld", 128.0, 4, 1.0, 16)
+    phase = Phase(Trips((64.0,)), Work(accesses=(load,), vector_ops=32 * 20.0), 4, is_loop=True)
+    assert iterations_joined(phase, 8, 32) == iterations_joined(phase, 32, 32) == 4
