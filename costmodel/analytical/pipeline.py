@@ -16,6 +16,7 @@ from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
 from .spills import array_bytes, local_bytes, local_footprint, serial_cycles, share_beyond_core
+from .unrolling import iterations_joined
 
 WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
 # of them for addresses and counters beside live buffers, and words that are always left. Read off the machine
@@ -346,7 +347,9 @@ class CorePipeline:
         warps = max(1.0, role.threads / self.target["warp.threads"])
         # a warp that loads for others waits for all of it
         held = sum(_of_one_warp(a, warps) * max(1.0, a.vector_bytes / 4) for a in loads)
-        turns = 1 / phase.pipeline_depth if overlapped else max(1.0, held / self._words_at_once(role, phase))
+        turns = max(1.0, held / self._words_at_once(role, phase))
+        if overlapped:
+            turns = 1 / iterations_joined(phase, role.threads, self.target["warp.threads"])
         turns = max(turns, phase.work.load_branches / warps)
         stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st")
         used = max(

@@ -120,3 +120,65 @@ def test_what_the_compiler_ignores_takes_no_registers() -> None:
     mi300x = load_target("mi300x")
     hip = replace(plain, kind="hip", arch="gfx942")
     assert registers_limit(replace(hip, min_blocks_per_core=2), mi300x) == registers_limit(hip, mi300x)
+
+
+def row_kernel(numbers: int, threads: int, *, special: float = 1.0, loads: int = 1) -> KernelProfile:
+    """Straight code that loads `numbers` of two bytes a thread, reduces rows of them, and stores them.
+
+    `special`: special functions a number. `loads`: how often each number is loaded.
+    """
+    size = 2.0 * numbers * threads
+    read, stored = (
+        Access(
+            Space.GLOBAL, tensor, write, "st" if write else "ld", size, size / 32, size / 512, 16,
+            footprint_bytes=size,
+        )
+        for tensor, write in (("x", False), ("y", True))
+    )  # fmt: skip
+    work = Work(accesses=(*[read] * loads, stored), shuffles=1024.0, special_ops=special * numbers * threads)
+    role = Role("all", threads, (Phase(Trips((1.0,)), work),), local_registers=numbers / 2)
+    tensors = tuple(Tensor(name, 1 << 30, 2) for name in "xy")
+    return KernelProfile("cuda", "sm_90a", (4096, 1, 1), threads, 1, 0, (role,), tensors)
+
+
+def row_loop(numbers: int, *, special: float = 1.0, staged: bool = False) -> KernelProfile:
+    """A loop that loads `numbers` of two bytes a thread in each iteration, as an online softmax."""
+    size = 2.0 * numbers * 128
+    read = Access(
+        Space.GLOBAL, "x", False, "ld", size, size / 32, size / 512, 16,
+        loop_dependent=True, footprint_bytes=size,
+    )  # fmt: skip
+    copied = Access(Space.SHARED, "s", True, "st", size, size / 128, size / 512, 16)
+    work = Work(
+        accesses=(read, copied) if staged else (read,),
+        special_ops=special * numbers * 128,
+        vector_ops=4.0 * numbers * 128,
+    )
+    role = Role("all", 128, (Phase(Trips((40.0,)), work, is_loop=True),), local_registers=numbers / 2)
+    return KernelProfile("cuda", "sm_90a", (4096, 1, 1), 128, 1, 0, (role,), (Tensor("x", 1 << 30, 2),))
+
+
+@pytest.mark.parametrize(("numbers", "ptxas"), [(33, 52), (71, 96), (128, 153)])
+def test_numbers_that_go_through_special_functions_later_are_kept_in_32_bits(
+    numbers: int, ptxas: int
+) -> None:
+    """Sweeps of softmax over `numbers` at once; ptxas reports of 36, 18 and 6 kernels."""
+    assert abs(occupancy(row_loop(numbers), H200).registers - ptxas) <= 8
+    assert occupancy(row_loop(numbers, special=0.01), H200).registers < ptxas - 8  # a root for each row
+    staged = row_loop(numbers, staged=True)  # used when they come back from shared memory
+    assert occupancy(staged, H200).registers < ptxas - 8
+
+
+def test_rows_that_are_stored_after_a_softmax_take_registers_twice_if_there_are_enough() -> None:
+    fits, narrow = row_kernel(64, 128), row_kernel(64, 640)
+    assert abs(occupancy(fits, H200).registers - 131) <= 8  # ptxas
+    assert occupancy(narrow, H200).registers == registers_limit(narrow, H200) == 96
+    assert not occupancy(narrow, H200).spilled  # one copy fits
+    # two rows of 32000, 250 numbers a thread: ptxas spills 153 registers
+    assert sum(occupancy(row_kernel(250, 128), H200).spilled.values()) == pytest.approx(190, abs=1)
+
+
+def test_rows_that_are_loaded_twice_are_not_kept() -> None:
+    once, twice = row_kernel(64, 1024), row_kernel(64, 1024, loads=2)
+    assert occupancy(once, H200).spilled
+    assert not occupancy(twice, H200).spilled
