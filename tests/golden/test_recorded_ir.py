@@ -200,6 +200,24 @@ def test_a_record_keeps_what_a_run_has_used(
     assert len(list((tmp_path / "again").iterdir())) == 1, "what does not take long is not recorded"
 
 
+def test_some_may_be_added_to_a_record(
+    passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, monkeypatch, NORM)
+    before = recorded_ir.recorded()
+    added = tmp_path / "added"
+    monkeypatch.setenv(recorded_ir.FOLDER, str(added))
+    lower_candidate(candidate("rms_norm", "m=64,n=1032"), only_read=True)
+    monkeypatch.delenv(recorded_ir.FOLDER)
+    recorded_ir.main(str(added), keep=True)
+    recorded_ir.recorded.cache_clear()
+    assert recorded_ir.recorded() > before
+    passes.clear()
+    lower_candidate(NORM, only_read=True)
+    lower_candidate(candidate("rms_norm", "m=64,n=1032"), only_read=True)
+    assert not passes
+
+
 def test_long_passes_for_what_is_not_in_the_record_are_noted(
     passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,8 @@ recorded, too, and the host part that is read has the variables of the function 
 Tests of lowering itself take no recorded IR: `ALWAYS_LOWERED` of `tests/conftest.py`.
 
 A run of all tests with `PYTEST_RECORD_IR=FOLDER` writes into a folder what it has taken from the record, and
-results that took long; `python -m tests.support.recorded_ir FOLDER` makes the record of them.
+results that took long; `python -m tests.support.recorded_ir FOLDER` makes the record of them. With `--keep`
+what is in the record stays, so a run of some tests is enough to add what is missing.
 """
 
 from __future__ import annotations
@@ -228,16 +229,19 @@ def _record(key: str, text: str) -> None:
         partial.replace(folder / key)
 
 
-def main(folder: str) -> None:
-    """Make the record of the files in a folder."""
+def main(folder: str, *, keep: bool = False) -> None:
+    """Make the record of the files in a folder; with `keep` beside what is in the record now."""
+    entries = {path.name: lzma.decompress(path.read_bytes()) for path in Path(folder).iterdir()}
+    if keep:
+        entries = {key: read(key).encode() for key in recorded()} | entries
     made = FILE.with_suffix(".new")
     with ZipFile(made, "w", ZIP_LZMA) as archive:
-        for path in sorted(Path(folder).iterdir()):
-            entry = ZipInfo(path.name)  # without the time
+        for key, text in sorted(entries.items()):
+            entry = ZipInfo(key)  # without the time
             entry.compress_type = ZIP_LZMA
-            archive.writestr(entry, lzma.decompress(path.read_bytes()))
+            archive.writestr(entry, text)
     made.replace(FILE)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], keep="--keep" in sys.argv[2:])
