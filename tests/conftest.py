@@ -7,10 +7,13 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +53,7 @@ def gpu_or_reason() -> Target | str:
 
 
 LEFT_OUT = pytest.StashKey[int]()
+MOST_MISSES = 10  # that are shown
 # tests that take long begin first: the last one of a process would keep the others waiting
 LONG = (
     "tests/contract/test_cluster",
@@ -63,6 +67,15 @@ ALWAYS_LOWERED = ("tests/golden/", "tests/gpu/", "tests/unit/lowering/")
 
 
 preload_fork_servers()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that reports gives all processes one file to note what recorded IR lacks."""
+    if hasattr(config, "workerinput"):
+        return
+    folder = tempfile.mkdtemp(prefix="tilesight-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ.setdefault(recorded_ir.MISSES, f"{folder}/misses")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -133,6 +146,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"{count} tests marked `ci` were left out; `make test TEST_ARGS=--ci` or `pytest --ci` runs them."
         )
+    if missed := recorded_ir.misses(Path(os.environ[recorded_ir.MISSES])):
+        terminalreporter.write_line(
+            f"{len(missed)} functions are not in tests/golden/ir.zip, and their passes took "
+            f"{sum(seconds for seconds, _ in missed):.0f} s; CONTRIBUTING.md tells how to record them. "
+            "The longest:"
+        )
+        for seconds, test in missed[:MOST_MISSES]:
+            terminalreporter.write_line(f"  {seconds:.1f} s in {test}")
 
 
 @pytest.fixture(scope="session")

@@ -21,16 +21,26 @@ from tilesight.target.spec import load_target
 H100 = load_target("h100")
 
 
-def candidate(name: str, shape: str) -> Candidate:
-    template = template_for(name, H100, "bfloat16")
-    workload = operator(name).workload(shape)
-    config = template.default_config(workload, H100)
+def candidate(name: str, shape: str, target_name: str = "h100") -> Candidate:
+    target = load_target(target_name)
+    template = template_for(name, target, "bfloat16")
+    workload = operator(name).workload_on(target, shape)
+    config = template.default_config(workload, target)
     assert config is not None
-    return Candidate(workload, H100, template, config)
+    return Candidate(workload, target, template, config)
 
 
 MATMUL = candidate("matmul", "m=256,n=256,k=256")
 NORM = candidate("rms_norm", "m=64,n=1024")
+
+
+def pushed() -> Candidate:
+    found = candidate("matmul_reduce_scatter", "m=512,n=512,k=256", "h100x2")
+    space = found.template.space(found.workload, found.target)
+    return replace(found, config=next(one for one in space.configs() if one["algorithm"] == "push"))
+
+
+PUSHED = pushed()
 
 
 @pytest.fixture
@@ -50,6 +60,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(recorded_ir, "FILE", Path("none"))
     monkeypatch.setenv(recorded_ir.SWITCH, "1")
     monkeypatch.delenv(recorded_ir.FOLDER, raising=False)
+    monkeypatch.delenv(recorded_ir.MISSES, raising=False)
     monkeypatch.setattr(recorded_ir, "LONG_S", 0.0)
     recorded_ir.recorded.cache_clear()
     yield seen
@@ -120,16 +131,24 @@ def test_the_shortcut_of_a_pass_is_a_part_of_them(
     assert len(passes) == 1
 
 
-def test_sizes_that_are_variables_are_always_lowered(
-    passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "one",
+    [replace(MATMUL, dynamic=("m",)), PUSHED],
+    ids=["a size", "the number of a rank"],
+)
+def test_variables_that_are_read_are_those_of_the_function_at_hand(
+    one: Candidate, passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = replace(MATMUL, dynamic=("m",))
-    record(tmp_path, monkeypatch, opened, NORM)
-    assert len(recorded_ir.recorded()) == 1
-    passes.clear()
-    found = lower_candidate(opened, only_read=True)
-    assert len(passes) == 1
-    assert at(found, {"m": 64}).device.script() != found.device.script(), "its variables are found"
+    (made,) = record(tmp_path, monkeypatch, one)
+    read = lower_candidate(one, only_read=True)
+    assert len(passes) == 1, "nothing was lowered again"
+    assert read.fingerprint == made.fingerprint
+    dims = {**one.workload.dims, "m": 192} if one.dynamic else one.workload.dims
+    numbers = {number.name: number.value for number in one.template.numbers}
+    for part in (lambda found: found.device.script(), lambda found: read_profiles(found, one.target)):
+        there = part(at(read, dims, numbers))
+        assert there == part(at(made, dims, numbers))
+    assert at(read, dims, numbers).device.script() != read.device.script(), "its variables are found"
 
 
 def test_sizes_of_what_becomes_text_may_be_variables(
@@ -179,3 +198,40 @@ def test_a_record_keeps_what_a_run_has_used(
     lower_candidate(MATMUL, only_read=True)
     assert len(passes) == 1
     assert len(list((tmp_path / "again").iterdir())) == 1, "what does not take long is not recorded"
+
+
+def test_some_may_be_added_to_a_record(
+    passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, monkeypatch, NORM)
+    before = recorded_ir.recorded()
+    added = tmp_path / "added"
+    monkeypatch.setenv(recorded_ir.FOLDER, str(added))
+    lower_candidate(candidate("rms_norm", "m=64,n=1032"), only_read=True)
+    monkeypatch.delenv(recorded_ir.FOLDER)
+    recorded_ir.main(str(added), keep=True)
+    recorded_ir.recorded.cache_clear()
+    assert recorded_ir.recorded() > before
+    passes.clear()
+    lower_candidate(NORM, only_read=True)
+    lower_candidate(candidate("rms_norm", "m=64,n=1032"), only_read=True)
+    assert not passes
+
+
+def test_long_passes_for_what_is_not_in_the_record_are_noted(
+    passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, monkeypatch, NORM)
+    noted = tmp_path / "misses"
+    monkeypatch.setenv(recorded_ir.MISSES, str(noted))
+    lower_candidate(NORM, only_read=True)
+    assert recorded_ir.misses(noted) == []
+    lower_candidate(MATMUL, only_read=True)
+    lower_candidate(candidate("rms_norm", "m=64,n=1032"), only_read=True)
+    found = recorded_ir.misses(noted)
+    assert len(found) == len(passes) - 1 == 2
+    assert found == sorted(found, reverse=True)
+    assert all("::test_long_passes_for_what_is_not_in_the_record" in test for _, test in found)
+    monkeypatch.setattr(recorded_ir, "LONG_S", 60.0)
+    lower_candidate(MATMUL, only_read=True)
+    assert len(recorded_ir.misses(noted)) == 2, "what does not take long is not recorded"

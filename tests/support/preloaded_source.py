@@ -87,6 +87,7 @@ def _fork_children(connection: Connection, parent_pid: int, paths: list[str]) ->
 
 
 def _import_slow_modules() -> None:
+    import alembic.command  # noqa: F401
     import optuna  # noqa: F401
     import pandas  # noqa: F401
     import sklearn.gaussian_process  # noqa: F401
@@ -98,6 +99,7 @@ def _import_slow_modules() -> None:
     from tilesight.cli import main  # noqa: F401
     from tilesight.costmodel import extract  # noqa: F401
     from tilesight.database import open_store  # noqa: F401
+    from tilesight.dispatch import make  # noqa: F401
     from tilesight.lowering import dynamic  # noqa: F401
     from tilesight.runner import measure  # noqa: F401
 

@@ -2,12 +2,14 @@
 
 The passes are TileLang's own. A function is looked up by its text, its structure, its target and the options
 of the passes, and by the version of TileLang, so a function that has changed at all is lowered as usual.
-So are functions that are compiled (the launcher looks for their own variables in the result) and those that
-take sizes or other numbers, for the same reason; unless the caller says that it becomes text (`only_text`).
+So are functions that are compiled (the launcher looks for their own tensors in the result), unless the caller
+says that it becomes text (`only_text`). Where a function takes sizes or other numbers, their variables are
+recorded, too, and the host part that is read has the variables of the function at hand in their places.
 Tests of lowering itself take no recorded IR: `ALWAYS_LOWERED` of `tests/conftest.py`.
 
 A run of all tests with `PYTEST_RECORD_IR=FOLDER` writes into a folder what it has taken from the record, and
-results that took long; `python -m tests.support.recorded_ir FOLDER` makes the record of them.
+results that took long; `python -m tests.support.recorded_ir FOLDER` makes the record of them. With `--keep`
+what is in the record stays, so a run of some tests is enough to add what is missing.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ FILE = ROOT / "tests" / "golden" / "ir.zip"
 # variables of the environment, so that processes of tests have them, too
 SWITCH = "PYTEST_RECORDED_IR"
 FOLDER = "PYTEST_RECORD_IR"
+MISSES = "PYTEST_IR_MISSES"  # the file that notes what is not in the record
 LONG_S = 0.2  # passes that take less are run: to read their result takes some hundredths of a second
 
 _only_text: ContextVar[bool] = ContextVar("only text", default=False)
@@ -65,14 +68,18 @@ def with_record(run_passes: Callable[[Any, Any, Any], Any]) -> Callable[[Any, An
         key = _key(module, target) if os.environ.get(SWITCH) == "1" else None
         if key is None:
             return run_passes(backend, module, target)
+        own = _variables(module)
         if key in recorded():
             text = read(key)
             _record(key, text)
-            return _module(text)
+            return _module(text, own)
         begin = time.process_time()
         lowered = run_passes(backend, module, target)
-        if os.environ.get(FOLDER) and time.process_time() - begin > LONG_S:
-            _record(key, _text(lowered))
+        seconds = time.process_time() - begin
+        if seconds > LONG_S:
+            _note_miss(seconds)
+            if os.environ.get(FOLDER):
+                _record(key, _text(lowered, own))
         return lowered
 
     lower.run_passes = run_passes  # type: ignore[attr-defined]
@@ -86,8 +93,6 @@ def _key(module: Any, target: Any) -> str | None:
 
     functions = [function for _, function in module.functions_items()]
     if not all(isinstance(one, tirx.PrimFunc) for one in functions):
-        return None
-    if not _only_text.get() and any(map(runtime_sizes, functions)):
         return None
     context = PassContext.current()
     instruments = [str(one.name) for one in context.instruments]
@@ -103,6 +108,7 @@ def _key(module: Any, target: Any) -> str | None:
         # not the code that leaves slices out: nothing of them is in the result
         shortcut() if "Shortcut" in instruments else "",
         version("tilelang"),
+        *(["variables"] if _variables(module) else []),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
@@ -128,17 +134,61 @@ def read(key: str) -> str:
         return archive.read(key).decode()
 
 
-def _module(text: str) -> Any:
+def _variables(module: Any) -> list[Any]:
+    """The variables of sizes and numbers that the functions take; none where the result becomes text."""
+    if _only_text.get():
+        return []
+    found: list[Any] = []
+    for _, function in sorted(module.functions_items(), key=lambda item: str(item[0].name_hint)):
+        numbers = [one for one in function.params if one not in function.buffer_map]
+        for one in (*runtime_sizes(function), *numbers):
+            if not any(one.same_as(known) for known in found):
+                found.append(one)
+    return found
+
+
+def _module(text: str, own: list[Any]) -> Any:
+    """The module of a record, with the variables `own` in place of those that were recorded."""
+    from tvm import IRModule, ir
+
+    found = ir.load_json(text)
+    if not own:
+        return found
+    module, recorded_ones = found
+    values = dict(zip(recorded_ones, own, strict=True))
+    functions = {
+        name: _with_variables(function, values)
+        # a kernel's parameters are its own: the host part passes the values
+        if not any(one in values for one in function.params)
+        else function
+        for name, function in module.functions_items()
+    }
+    return IRModule(functions, attrs=module.attrs)
+
+
+def _with_variables(function: Any, values: dict[Any, Any]) -> Any:
+    """`function` with other variables wherever it uses them, in its tensor descriptors, too."""
+    from tvm import tirx
+
+    def put(value: Any) -> Any:
+        return (
+            tirx.stmt_functor.substitute(value, values)
+            if isinstance(value, tirx.PrimExpr) and not isinstance(value, tirx.StringImm)
+            else value
+        )
+
+    made = function.with_body(tirx.stmt_functor.substitute(function.body, values))
+    if described := (function.attrs or {}).get("tma_descriptor_args"):
+        parts = {descriptor: [put(part) for part in given] for descriptor, given in described.items()}
+        made = made.with_attr("tma_descriptor_args", parts)
+    return made
+
+
+def _text(module: Any, own: list[Any]) -> str:
+    """`module` as JSON, without the places in source files; with its variables of sizes and numbers."""
     from tvm import ir
 
-    return ir.load_json(text)
-
-
-def _text(module: Any) -> str:
-    """`module` as JSON, without the places in source files."""
-    from tvm import ir
-
-    graph = json.loads(ir.save_json(module))
+    graph = json.loads(ir.save_json([module, own] if own else module))
     nodes = graph["nodes"]
     nothing = next(index for index, node in enumerate(nodes) if node["type"] == "None")
     for node in nodes:
@@ -153,6 +203,23 @@ def _text(module: Any) -> str:
     return json.dumps(graph, separators=(",", ":"))
 
 
+def _note_miss(seconds: float) -> None:
+    """Note that passes took long for a function that is not in the record, for `misses`."""
+    if given := os.environ.get(MISSES):
+        test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+        # one write to a file that is open for appending: lines of several processes stay whole
+        with open(given, "a", encoding="utf-8") as file:
+            file.write(json.dumps([seconds, test]) + "\n")
+
+
+def misses(path: Path) -> list[tuple[float, str]]:
+    """Seconds and test of each function that the record lacks, longest first."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return sorted(((seconds, test) for seconds, test in map(json.loads, lines)), reverse=True)
+
+
 def _record(key: str, text: str) -> None:
     if given := os.environ.get(FOLDER):
         folder = ROOT / given
@@ -162,16 +229,19 @@ def _record(key: str, text: str) -> None:
         partial.replace(folder / key)
 
 
-def main(folder: str) -> None:
-    """Make the record of the files in a folder."""
+def main(folder: str, *, keep: bool = False) -> None:
+    """Make the record of the files in a folder; with `keep` beside what is in the record now."""
+    entries = {path.name: lzma.decompress(path.read_bytes()) for path in Path(folder).iterdir()}
+    if keep:
+        entries = {key: read(key).encode() for key in recorded()} | entries
     made = FILE.with_suffix(".new")
     with ZipFile(made, "w", ZIP_LZMA) as archive:
-        for path in sorted(Path(folder).iterdir()):
-            entry = ZipInfo(path.name)  # without the time
+        for key, text in sorted(entries.items()):
+            entry = ZipInfo(key)  # without the time
             entry.compress_type = ZIP_LZMA
-            archive.writestr(entry, lzma.decompress(path.read_bytes()))
+            archive.writestr(entry, text)
     made.replace(FILE)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], keep="--keep" in sys.argv[2:])

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.additive_search import AdditiveSearch
 from tests.support.fakes import AxpyTemplate, FakeExecutor, FakeModel
+from tests.unit.database.samples import empty_database
 from tilesight.executor.local import LocalExecutor
 
 Terminal = Callable[[int], None]
@@ -89,6 +90,6 @@ def fake_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeLine:
     monkeypatch.setattr("tilesight.machine.placement.find_devices", list)
     monkeypatch.setattr("tilesight.api.sessions.find_devices", list)
     monkeypatch.setattr("tilesight.api.engine.notice_load", lambda *_: None)  # it watches the machine
-    monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
+    monkeypatch.setenv("TILESIGHT_DB", empty_database(tmp_path / "performance.db"))
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return line

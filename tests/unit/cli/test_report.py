@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.page_sessions import record, recorded_session
 from tests.unit.cli.documented import check_fields
+from tests.unit.database.samples import empty_database
 from tests.unit.pages import samples
 from tilesight.api.kernel_files import FileProfiles
 from tilesight.cli.main import main
@@ -23,7 +24,7 @@ Captured = pytest.CaptureFixture[str]
 @pytest.fixture
 def session_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """A recorded session, in the database that commands take."""
-    url = f"sqlite:///{tmp_path}/performance.db"
+    url = empty_database(tmp_path / "performance.db")
     monkeypatch.setenv("TILESIGHT_DB", url)
     monkeypatch.chdir(tmp_path)
     return record(recorded_session(60, 12), url)

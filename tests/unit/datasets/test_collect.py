@@ -755,7 +755,7 @@ class TestCollect:
         (tmp_path / "folder.parquet").mkdir()
         with pytest.raises(InputError, match=message):
             collect(names, tmp_path / file, 2, target, **given)
-        assert [path.name for path in tmp_path.iterdir()] == ["folder.parquet"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.parquet", "performance.db"]
 
     def test_a_wrong_line_is_reported_before_the_search_for_a_gpu(self, line: Device, tmp_path: Path) -> None:
         listed = tmp_path / "workloads.txt"

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.database.samples import empty_database
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.target.spec import Target
 
 
 @pytest.fixture
 def places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, shared_executor: None) -> Path:  # noqa: ARG001
-    monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
+    monkeypatch.setenv("TILESIGHT_DB", empty_database(tmp_path / "performance.db"))
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TILESIGHT_WORKERS", "1")
     monkeypatch.setattr(MeasurementProtocol, "named", staticmethod(rough_protocol))

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.unit.database.samples import empty_database
 from tilesight.builder.build import ENTRY
 from tilesight.database import Store, open_store
 from tilesight.dispatch.background_thread import BackgroundThread
@@ -276,7 +277,7 @@ def make_harness(
     problem = make_problem(ScalingTemplate(), load_target(target), "float32", attrs or {}, {"n": 4}, dynamic)
     store, executor, model = FakeStore(), CExecutor(folder), FakeModel()
     builds, comparisons = BackgroundThread(lambda: executor), BackgroundThread(lambda: executor)
-    recorded = open_store(f"sqlite:///{folder}/recorded.db")
+    recorded = open_store(empty_database(folder / "recorded.db"))
     protocol = MeasurementProtocol.named("default", problem.target)
     setup = TuningSetup(Placement(problem.target), protocol, model, recorded)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tilesight
+from tests.unit.database.samples import empty_database
 from tilesight import kernels
 from tilesight.builder.build import build_kernel
 from tilesight.database import open_layers
@@ -46,7 +47,7 @@ FIXED: dict[str, dict[str, int]] = {
 
 @pytest.fixture(autouse=True)
 def _own_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
+    monkeypatch.setenv("TILESIGHT_DB", empty_database(tmp_path / "performance.db"))
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("TILESIGHT_LAYERS", raising=False)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.database.samples import empty_database
 from tests.unit.planner.rows_line import RowsExecutor, RowsModel, RowsTemplate
 
 
@@ -34,6 +35,6 @@ def rows_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RowsLine:
     monkeypatch.setattr("tilesight.machine.placement.missing_compiler", lambda _target: None)
     monkeypatch.setattr("tilesight.machine.placement.find_devices", list)
     monkeypatch.setattr("tilesight.api.sessions.find_devices", list)
-    monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
+    monkeypatch.setenv("TILESIGHT_DB", empty_database(tmp_path / "performance.db"))
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return line

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,31 @@ pytestmark = pytest.mark.usefixtures("rows_line")
 def planned(**changes: object) -> PlanResult:
     options: dict[str, object] = {"target": "cpu", "shape": "n=1024", "kernels": 6, "shapes": 12}
     return plan("rows", RANGE, **{**options, **changes})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A plan with its executor and its database."""
+
+    result: PlanResult
+    executor: RowsExecutor
+    database: bytes
+
+
+_kept: list[Kept] = []
+
+
+@pytest.fixture
+def whole(rows_line: RowsLine, tmp_path: Path) -> PlanResult:
+    """The plan with the usual options, made once; its executor and its database are those at hand."""
+    file = tmp_path / "performance.db"
+    if not _kept:
+        result = planned()
+        _kept.append(Kept(result, rows_line.executor, file.read_bytes()))
+    [kept] = _kept
+    rows_line.executor = kept.executor
+    file.write_bytes(kept.database)
+    return kept.result
 
 
 def best_us(m: int) -> float:
@@ -70,14 +96,15 @@ HELD_OUT = [
 ]
 
 
-def test_few_kernels_cover_a_range_at_little_loss() -> None:
-    found = planned()
+def test_few_kernels_cover_a_range_at_little_loss(rows_line: RowsLine, whole: PlanResult) -> None:
+    found = whole
     assert len(found.table.kernels) <= 6
     assert found.table.dynamic == ("m",)
     assert (found.table.first, found.table.last) == (1, 4096)
     lost = losses(found, HELD_OUT)
     assert sum(lost) / len(lost) < 0.04
     assert max(lost) < 0.2
+    rows_line.executor = RowsExecutor()  # other tests read the one of the whole plan
     one = losses(planned(kernels=1), HELD_OUT)
     assert sum(one) > 4 * sum(lost)  # several kernels are needed
 
@@ -118,8 +145,8 @@ def test_sizes_are_added_at_ends_of_segments(rows_line: RowsLine) -> None:
     assert max(lost) < 0.2
 
 
+@pytest.mark.usefixtures("whole")
 def test_each_kernel_is_built_once_for_all_sizes(rows_line: RowsLine) -> None:
-    planned()
     executor = rows_line.executor
     configs = [candidate.config for candidate in executor.built_for]
     assert len(configs) == len(set(configs))
@@ -131,9 +158,9 @@ def test_each_kernel_is_built_once_for_all_sizes(rows_line: RowsLine) -> None:
 
 
 def test_the_default_is_measured_at_all_sizes_and_compared_with_close_choices(
-    rows_line: RowsLine,
+    rows_line: RowsLine, whole: PlanResult
 ) -> None:
-    found = planned()
+    found = whole
     default = Config({"block": 32, "width": 64, "stages": 1})
     assert sum(config == default for config, _ in rows_line.executor.measured) >= 9  # where its space has it
     for piece in found.table.evidence:
@@ -172,8 +199,8 @@ def test_a_kernel_that_is_slower_in_turns_does_not_replace_the_default(rows_line
             assert ours <= theirs * 1.005
 
 
-def test_evidence_marks_measured_times() -> None:
-    found = planned()
+def test_evidence_marks_measured_times(whole: PlanResult) -> None:
+    found = whole
     assert found.is_measured
     assert all(piece.chosen_measured and piece.best_measured for piece in found.table.evidence)
     assert len(found.table.evidence) == 12
@@ -210,8 +237,8 @@ def test_predicted_times_are_times_and_no_ranking_scores(monkeypatch: pytest.Mon
     ]
 
 
-def test_a_second_plan_measures_nothing_again(rows_line: RowsLine) -> None:
-    first = planned()
+def test_a_second_plan_measures_nothing_again(rows_line: RowsLine, whole: PlanResult) -> None:
+    first = whole
     rows_line.executor = RowsExecutor()
     second = planned()
     assert second.recalled == first.measured
@@ -281,8 +308,8 @@ def test_a_plan_without_time_for_all_sizes_has_a_message(monkeypatch: pytest.Mon
     assert "the time budget ended it early" in found.messages[-1]
 
 
-def test_a_dispatcher_finds_the_measurements() -> None:
-    found = planned()
+def test_a_dispatcher_finds_the_measurements(whole: PlanResult) -> None:
+    found = whole
     placement = locate("cpu", measures=True)
     template = RowsTemplate()
     with open_store(os.environ["TILESIGHT_DB"]) as store:
@@ -303,8 +330,8 @@ def test_a_dispatcher_finds_the_measurements() -> None:
             assert known.latency_us == pytest.approx(piece.best_us, rel=0.01)
 
 
-def test_a_config_that_is_wrong_at_one_size_is_in_no_table(rows_line: RowsLine) -> None:
-    good = planned().table.kernels[0]
+def test_a_config_that_is_wrong_at_one_size_is_in_no_table(rows_line: RowsLine, whole: PlanResult) -> None:
+    good = whole.table.kernels[0]
 
     def wrong(stage: str, config: Config) -> Failure | None:
         return (
