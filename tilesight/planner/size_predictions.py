@@ -105,11 +105,24 @@ class SizePredictions:
             times = np.where(np.isnan(times) & (wanted <= at[-1]), np.exp(between), times)
         return times
 
+    def take(self, configs: Iterable[Config]) -> None:
+        """Predict these configs at the anchor sizes, in place of an exploration."""
+        self.anchors = self._anchors(ANCHORS)
+        self.configs.update(dict.fromkeys(configs))
+        self._observer.phase("predict", None)
+        works = self._problem.works
+        self.predict(
+            (config, size) for size in self.anchors for config in self.configs if works(size, config)
+        )
+        counts = f"{len(self.configs)} given configs at {len(self.anchors)} sizes, {self.lowered} lowered"
+        self._observer.phase_done(f"{counts}, {self.count} predictions")
+
+    def _anchors(self, count: int) -> list[int]:
+        return evenly_spaced(self._problem.vary, count, min(self._problem.tile_sizes))
+
     def explore(self, wanted: int, seed: int) -> None:
         """Lower and predict about `wanted` groups of configs, those that matter at some anchor size."""
-        self.anchors = evenly_spaced(
-            self._problem.vary, max(2, min(ANCHORS, wanted // 4)), min(self._problem.tile_sizes)
-        )
+        self.anchors = self._anchors(max(2, min(ANCHORS, wanted // 4)))
         searches = [_AnchorSearch(self._problem, size, seed) for size in self.anchors]
         share = max(1, wanted // len(searches))
         self._observer.phase("explore", None)

@@ -69,6 +69,7 @@ def summarize(
         compared=len(measurements.tests),
         seconds=clock.seconds,
         is_cut=is_cut,
+        listed=tuple(state.configs),
         messages=tuple(found),
     )
 
