@@ -19,17 +19,27 @@ from tests.support.fakes import FakeExecutor
 from tilesight.database import open_layers
 from tilesight.database.shipped_plans import PLANS, PlanArchive
 from tilesight.executor.caching_executor import CachingExecutor
-from tilesight.executor.jobs import Event, Job, LowerDone, LowerJob
+from tilesight.executor.jobs import (
+    BuildDone,
+    BuildJob,
+    Event,
+    Job,
+    LowerDone,
+    LowerJob,
+    MeasureDone,
+    MeasureJob,
+)
 from tilesight.executor.profile_cache import ProfileCache
 from tilesight.executor.tasks import Profiled
 from tilesight.kernels import templates
-from tilesight.machine.placement import locate
+from tilesight.machine.devices import Device
+from tilesight.machine.placement import Placement, locate
 from tilesight.planner.plan_options import PlanLimits
 from tilesight.planner.result import PlanResult
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.profile.values import KernelProfile, Phase, Role, Trips, Work
-from tilesight.records.trial import Prediction
+from tilesight.records.trial import BuildResult, Measurement, Prediction
 from tilesight.target.spec import Target
 from tilesight.tuner.observers import Observer
 
@@ -61,8 +71,17 @@ class Lowering(FakeExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[Candidate] = []
+        self.built_configs: list[Config] = []
 
     def event(self, job: Job) -> Event:
+        match job:
+            case BuildJob(candidate):
+                self.built_configs.append(candidate.config)
+                key = candidate.config.key
+                return BuildDone(job, BuildResult(f"/cache/{key}.so", entry="f", binary=key))
+            case MeasureJob(candidate):
+                time_us = 10.0 + zlib.crc32(candidate.key.encode()) % 10
+                return MeasureDone(job, Measurement((time_us,) * 20, relative_error=0.0), 0.01)
         assert isinstance(job, LowerJob)
         self.asked.append(job.candidate)
         config = job.candidate.config
@@ -77,7 +96,9 @@ class Line:
 
     def __init__(self, plans: Any, out: Path, *have: Path, sister: str = "") -> None:
         out.mkdir()
-        self._plans, self.executor, self.sister = plans, Lowering(), sister
+        self._plans, self.executor = plans, Lowering()
+        self.devices: tuple[Device, ...] = ()
+        self.left = 0.0
         self.run = plans.PlanRun(
             out=out,
             layers=tuple(str(path) for folder in have for path in sorted(folder.glob("*.db"))),
@@ -105,8 +126,9 @@ class Line:
                 return CachingExecutor(self.executor, ProfileCache(profiles))
 
             model = Model()
-            problem = plans.problem_of(job, locate(target, measures=False), model)
-            return work(job, partial(plans.find_plan, problem, model, caching, measured, run, 0.0))
+            placement = Placement(locate(target, measures=False).target, self.devices)
+            problem = plans.problem_of(job, placement, model)
+            return work(job, partial(plans.find_plan, problem, model, caching, measured, run, self.left))
 
     def lower(self) -> str:
         """What `build.py lower` does for one plan."""
@@ -199,3 +221,20 @@ def test_kernels_of_a_shipped_plan_of_a_similar_chip(plans: ModuleType, tmp_path
     ]
     assert len(given.first) == shipped.kernels
     assert len(given.configs) == shipped.kernels + 1
+
+
+def test_a_measured_plan_of_chosen_configs_writes_its_table(plans: ModuleType, tmp_path: Path) -> None:
+    Line(plans, tmp_path / "here").lower()
+    there = Line(plans, tmp_path / "there", tmp_path / "here")
+    there.run = replace(there.run, measures=True, plan_s=1e6, limits=replace(LIMITS, compare=0))
+    card = Device("NVIDIA H200", "GPU-0", "1", "cuda", 0, 1 << 37)
+    there.devices, there.left = (card,), 1e6
+    said = there.call(lambda job, plan: plans.make_plan(job, plan, there.run, 1e6, Observer()))
+    table = json.loads((tmp_path / "there" / NAME).read_text())
+    chosen = plans.candidates.chosen_configs([tmp_path / "here"], NAME)
+    assert {Config(kernel) for kernel in table["kernels"]} <= set(chosen)
+    assert not there.executor.asked
+    assert set(there.executor.built_configs) <= set(chosen)
+    assert "measured" in said
+    [note] = (tmp_path / "there" / plans.MADE).read_text().splitlines()
+    assert json.loads(note)["table"] == NAME
