@@ -162,11 +162,12 @@ def plan_all(given: argparse.Namespace) -> None:
 
 
 def lower_all(given: argparse.Namespace) -> None:
-    """Choose and lower the configs of all plans that no folder has any of."""
+    """Choose and lower the configs of all plans that no folder has any of; of those with a table last."""
     places: list[Mapping[str, str]] = [{}] * given.processes
     folders = [*given.have, given.out]
     jobs = plan_jobs(given)
     left = [job for job in jobs if not chosen_configs(folders, job.name, with_profiles=True)]
+    left.sort(key=lambda job: any((folder / job.name).exists() for folder in folders))
     print(f"configs of {len(left)} of {len(jobs)} plans, by {len(places)} processes", flush=True)
     run_all(make_plans, left, places, replace(plan_run(given, len(places)), measures=False))
 

@@ -70,7 +70,7 @@ def given_configs(job: PlanJob, folders: Sequence[Path], sister: str = "") -> Gi
     other = replace(job, target=sister)
     kernels, chosen = _kernels(other, folders), chosen_configs(folders, other.name)
     found = list(dict.fromkeys([*kernels, *own, *chosen]))
-    return GivenConfigs(found, kernels) if own or chosen else None
+    return GivenConfigs(found, kernels) if found else None
 
 
 def _kernels(job: PlanJob, folders: Sequence[Path]) -> list[Config]:

@@ -43,6 +43,7 @@ PROFILES, MADE = "profiles.db", "made.jsonl"  # in the folder of the tables: sha
 LEAST_S = 20.0  # for one more plan
 THREADS = 2  # of the process that plans; its workers have one each
 EXPLORATIONS = 2  # of a plan without a GPU: the second one knows the first one's configs at all sizes
+FEW_LOWERED = 1 / 4  # of the explored configs: an exploration that lowered no more is not repeated
 GRACE_S = 20.0  # after the limit, for kernels that are being timed
 # half of what effort quick does, with 16 sizes. Of 26 configs the first 16 are enough (README.md); others are
 # built if measurements speak for them.
@@ -203,7 +204,7 @@ def lower_candidates(
     """Choose the configs of a plan and write them, and lower what a plan with them needs.
 
     A search learns of a config at all sizes at once if its profiles are known, and one by one if it is
-    lowered. So the search is repeated once with the profiles of the first one.
+    lowered. So a search that lowered many is repeated once.
     """
     counts: list[int] = []
     given = None
@@ -213,7 +214,7 @@ def lower_candidates(
         counts.append(lowered.count)
         if given is not None:
             break
-        if len(counts) == EXPLORATIONS or not lowered.count:
+        if len(counts) == EXPLORATIONS or lowered.count <= FEW_LOWERED * run.limits.explore:
             given = GivenConfigs(found.listed)
     write_candidates(run.out, job.name, given.configs)
     return f"lowered {', '.join(map(str, counts))}; {summary(found)}"

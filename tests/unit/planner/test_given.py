@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unit.planner.rows_line import RowsExecutor, RowsModel, RowsTemplate
@@ -78,7 +79,7 @@ def test_wanted_configs_count_among_the_listed_ones(problem: PlanProblem) -> Non
     predictions.take(SPACE)
     predictions.predict((config, size) for config in SPACE for size in sizes)
     wanted = SPACE[:3]
-    listed = shortlist(problem, predictions, sizes, [0.5, 0.5], 5, 0, wanted)
+    listed = shortlist(problem, predictions, sizes, np.array([0.5, 0.5]), 5, 0, wanted)
     assert set(wanted) <= set(listed)
     assert len(listed) <= 5
 
