@@ -48,7 +48,8 @@ def chosen_configs(folders: Sequence[Path], plan: str, *, with_profiles: bool = 
         with_profiles: only those whose profiles the present code can use.
     """
     for folder in reversed(folders):
-        line = _lines(folder / CANDIDATES).get(plan)
+        path = folder / CANDIDATES
+        line = _lines(path, path.stat().st_size).get(plan) if path.exists() else None
         if line is None or line["template"] != _template_version():
             continue
         if not with_profiles or line["reader"] == reader_version():
@@ -97,11 +98,9 @@ def _shipped(job: PlanJob) -> list[str]:
 
 
 @cache
-def _lines(path: Path) -> Mapping[str, Any]:
-    """The lines of a file by plan, the last of each."""
-    if not path.exists():
-        return {}
-    return {line["plan"]: line for line in map(json.loads, path.read_text().splitlines())}
+def _lines(path: Path, size: int) -> Mapping[str, Any]:
+    """The lines of a file of that size by plan, the last of each. Files only grow."""
+    return {line["plan"]: line for line in map(json.loads, path.read_text()[:size].splitlines())}
 
 
 @cache

@@ -204,10 +204,10 @@ def lower_candidates(
     """Choose the configs of a plan and write them, and lower what a plan with them needs.
 
     A search learns of a config at all sizes at once if its profiles are known, and one by one if it is
-    lowered. So a search that lowered many is repeated once.
+    lowered. So a search that lowered many is repeated once. What is known of a similar chip replaces it.
     """
     counts: list[int] = []
-    given = None
+    given = given_configs(job, run.folders, run.sister) if run.sister else None
     while True:
         lowered = Lowered()
         found = plan(Observers((observer, lowered)), given)
@@ -216,7 +216,7 @@ def lower_candidates(
             break
         if len(counts) == EXPLORATIONS or lowered.count <= FEW_LOWERED * run.limits.explore:
             given = GivenConfigs(found.listed)
-    write_candidates(run.out, job.name, given.configs)
+    write_candidates(run.out, job.name, found.listed)
     return f"lowered {', '.join(map(str, counts))}; {summary(found)}"
 
 

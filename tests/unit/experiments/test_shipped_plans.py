@@ -130,9 +130,10 @@ class Line:
             problem = plans.problem_of(job, placement, model)
             return work(job, partial(plans.find_plan, problem, model, caching, measured, run, self.left))
 
-    def lower(self) -> str:
+    def lower(self, target: str = "h200") -> str:
         """What `build.py lower` does for one plan."""
-        said: str = self.call(lambda job, plan: self._plans.lower_candidates(job, plan, self.run, Observer()))
+        lower = self._plans.lower_candidates
+        said: str = self.call(lambda job, plan: lower(job, plan, self.run, Observer()), target)
         return said
 
     def plan(self, target: str = "h200") -> PlanResult:
@@ -208,6 +209,19 @@ def test_kernels_of_a_similar_chip_come_first(plans: ModuleType, tmp_path: Path)
     found = there.plan("h100")
     assert chosen[-1] in found.listed
     assert plans.given_configs(replace(job, n=128), there.run.folders, "h200") is None
+
+
+def test_configs_for_a_similar_chip_need_no_exploration(plans: ModuleType, tmp_path: Path) -> None:
+    Line(plans, tmp_path / "here").lower()
+    there = Line(plans, tmp_path / "there", tmp_path / "here", sister="h200")
+    said = there.lower("h100")
+    chosen = plans.candidates.chosen_configs([tmp_path / "here"], NAME)
+    new = {candidate.config for candidate in there.executor.asked} - set(chosen)
+    assert len(new) < LIMITS.explore // 2, "default configs of the other chip alone"
+    own = plans.candidates.chosen_configs([tmp_path / "there"], NAME.replace("h200", "h100"))
+    assert own
+    assert set(own) & set(chosen)
+    assert said.startswith("lowered ")
 
 
 def test_kernels_of_a_shipped_plan_of_a_similar_chip(plans: ModuleType, tmp_path: Path) -> None:
