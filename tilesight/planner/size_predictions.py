@@ -210,9 +210,11 @@ class SizePredictions:
                 yield pair
 
     def _lower(self, pairs: Sequence[Pair]) -> None:
+        # all sizes of a config together: a process lowers a dynamic kernel once for several sizes
+        first = {config: place for place, (config, _) in reversed(list(enumerate(pairs)))}
         jobs = (
             LowerJob(self._problem.candidate(size, config))
-            for config, size in pairs
+            for config, size in sorted(pairs, key=lambda pair: first[pair[0]])
             if time.monotonic() < self._until
         )
         waiting: list[tuple[Config, int, Profiled | Failure]] = []
