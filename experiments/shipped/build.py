@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, update
 
+from tilesight.costmodel import default_model
 from tilesight.database.schema import tables as schema
 from tilesight.database.shipped import PROFILES, SESSIONS, ProfileArchive, write_archive
 from tilesight.database.shipped_plans import PLANS, PlanArchive, ShippedPlan, plan_of, write_plans
@@ -164,9 +165,9 @@ def plan_all(given: argparse.Namespace) -> None:
 def lower_all(given: argparse.Namespace) -> None:
     """Choose and lower the configs of all plans that no folder has any of; of those with a table last."""
     places: list[Mapping[str, str]] = [{}] * given.processes
-    folders = [*given.have, given.out]
+    folders, model = [*given.have, given.out], default_model().version
     jobs = plan_jobs(given)
-    left = [job for job in jobs if not chosen_configs(folders, job.name, with_profiles=True)]
+    left = [job for job in jobs if not chosen_configs(folders, job.name, model)]
     left.sort(key=lambda job: any((folder / job.name).exists() for folder in folders))
     print(f"configs of {len(left)} of {len(jobs)} plans, by {len(places)} processes", flush=True)
     run_all(make_plans, left, places, replace(plan_run(given, len(places)), measures=False))

@@ -7,8 +7,9 @@ were chosen for it.
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,50 +28,58 @@ CANDIDATES = "candidates.jsonl"  # in the folder of the tables
 PACKAGE = Path(__file__).resolve().parents[2] / "database"
 
 
-def write_candidates(folder: Path, plan: str, configs: Iterable[Config]) -> None:
-    """Add the configs of a plan to the file, with the code that they and their profiles are of."""
+def write_candidates(
+    folder: Path, plan: str, found: Mapping[Config, Mapping[int, float]], model: str
+) -> None:
+    """Add the configs of a plan to the file, with the model's times, and the code that they are of."""
     line = {
         "plan": plan,
         "template": _template_version(),
         "reader": reader_version(),
-        "configs": [dict(config) for config in configs],
+        "model": model,
+        "configs": [[dict(config), list(times), list(times.values())] for config, times in found.items()],
     }
     with (folder / CANDIDATES).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # other processes write, too
         file.write(json.dumps(line) + "\n")
 
 
-def chosen_configs(folders: Sequence[Path], plan: str, *, with_profiles: bool = False) -> list[Config]:
-    """The configs of a plan, from the last folder that has any of the present template.
+def chosen_configs(folders: Sequence[Path], plan: str, model: str = "") -> dict[Config, dict[int, float]]:
+    """The configs of a plan and their times, from the last folder that has any of the present template.
 
     Args:
         folders: with files of configs, or without.
         plan: the name of its table.
-        with_profiles: only those whose profiles the present code can use.
+        model: if given, only configs with the times of this model, of profiles by the present code.
     """
     for folder in reversed(folders):
         path = folder / CANDIDATES
         line = _lines(path, path.stat().st_size).get(plan) if path.exists() else None
         if line is None or line["template"] != _template_version():
             continue
-        if not with_profiles or line["reader"] == reader_version():
-            return [Config(values) for values in line["configs"]]
-    return []
+        if not model or (line["reader"], line["model"]) == (reader_version(), model):
+            return {Config(values): dict(zip(at, us, strict=True)) for values, at, us in line["configs"]}
+    return {}
 
 
-def given_configs(job: PlanJob, folders: Sequence[Path], sister: str = "") -> GivenConfigs | None:
+def given_configs(
+    job: PlanJob, folders: Sequence[Path], sister: str = "", model: str = ""
+) -> GivenConfigs | None:
     """What a plan starts from; None if nothing was chosen for it.
 
     Args:
         job: the plan.
         folders: of earlier calls.
         sister: a similar chip; its plan is in a folder, or ships with the package.
+        model: whose times are taken over, if the configs were chosen with it.
     """
-    own = chosen_configs(folders, job.name)
-    if not sister:
-        return GivenConfigs(own) if own else None
     other = replace(job, target=sister)
-    kernels, chosen = _kernels(other, folders), chosen_configs(folders, other.name)
-    found = list(dict.fromkeys([*kernels, *own, *chosen]))
+    kernels = _kernels(other, folders) if sister else []
+    predicted = chosen_configs(folders, job.name, model) if model else {}
+    if predicted:
+        return GivenConfigs(list(predicted), [one for one in kernels if one in predicted], predicted)
+    chosen = chosen_configs(folders, other.name) if sister else {}
+    found = list(dict.fromkeys([*kernels, *chosen_configs(folders, job.name), *chosen]))
     return GivenConfigs(found, kernels) if found else None
 
 

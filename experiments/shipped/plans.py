@@ -187,9 +187,9 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
                 problem = problem_of(job, placement, model)
                 plan = partial(find_plan, problem, model, caching, measured, run, left)
                 if run.measures:
-                    said = make_plan(job, plan, run, left, Lines(say))
+                    said = make_plan(job, plan, run, left, Lines(say), model.version)
                 else:
-                    said = lower_candidates(job, plan, run, Lines(say))
+                    said = lower_candidates(job, plan, run, Lines(say), model.version)
             except TileSightError as error:
                 said = f"{type(error).__name__}: {error}"
             print(f"{time.monotonic() - begin:.1f} s  {job.name}: {said}", flush=True)
@@ -200,6 +200,7 @@ def lower_candidates(
     plan: Callable[[Observer, GivenConfigs | None], PlanResult],
     run: PlanRun,
     observer: Observer,
+    model: str,
 ) -> str:
     """Choose the configs of a plan and write them, and lower what a plan with them needs.
 
@@ -215,8 +216,8 @@ def lower_candidates(
         if given is not None:
             break
         if len(counts) == EXPLORATIONS or lowered.count <= FEW_LOWERED * run.limits.explore:
-            given = GivenConfigs(found.listed)
-    write_candidates(run.out, job.name, found.listed)
+            given = GivenConfigs(list(found.listed))
+    write_candidates(run.out, job.name, found.listed, model)
     return f"lowered {', '.join(map(str, counts))}; {summary(found)}"
 
 
@@ -226,11 +227,12 @@ def make_plan(
     run: PlanRun,
     left: float,
     observer: Observer,
+    model: str,
 ) -> str:
     """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it."""
     from tilesight.dispatch.table.table_file import write_table
 
-    found = plan(observer, given_configs(job, run.folders, run.sister))
+    found = plan(observer, given_configs(job, run.folders, run.sister, model))
     said = summary(found)
     if found.is_cut and left < run.plan_s:
         return f"no table, the limit came first ({said})"

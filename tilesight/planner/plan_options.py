@@ -50,11 +50,13 @@ class GivenConfigs:
     """Configs that take the place of exploration, e.g. those that another machine has chosen.
 
     `configs`: all of them. `first`: of these, configs that are listed in any case, e.g. kernels of the plan
-    of a similar chip.
+    of a similar chip. `predicted_us`: their times by size, as `PlanResult` has them; with these, nothing is
+    lowered or predicted.
     """
 
     configs: Sequence[Config]
     first: Sequence[Config] = ()
+    predicted_us: Mapping[Config, Mapping[int, float]] | None = None
 
 
 PLAN_LIMITS: dict[Effort, PlanLimits] = {

@@ -65,7 +65,7 @@ class Planner:
         if self._given is None:
             self._predictions.explore(limits.explore, options.seed)
         else:
-            self._predictions.take(self._given.configs)
+            self._predictions.take(self._given.configs, self._given.predicted_us)
         is_measured = bool(problem.placement.devices) and limits.measure > 0
         sizes, extra = self._first_sizes(is_measured)
         state = self._listed_state(sizes)

@@ -133,14 +133,14 @@ class Line:
     def lower(self, target: str = "h200") -> str:
         """What `build.py lower` does for one plan."""
         lower = self._plans.lower_candidates
-        said: str = self.call(lambda job, plan: lower(job, plan, self.run, Observer()), target)
+        said: str = self.call(lambda job, plan: lower(job, plan, self.run, Observer(), Model.version), target)
         return said
 
     def plan(self, target: str = "h200") -> PlanResult:
         """A plan as the machine with the GPU begins it, without its measurements."""
         found: PlanResult = self.call(
             lambda job, plan: plan(
-                Observer(), self._plans.given_configs(job, self.run.folders, self.run.sister)
+                Observer(), self._plans.given_configs(job, self.run.folders, self.run.sister, Model.version)
             ),
             target,
         )
@@ -174,14 +174,14 @@ def test_without_chosen_configs_a_plan_explores(plans: ModuleType, tmp_path: Pat
 
 
 def test_configs_of_an_earlier_template_count_for_nothing(plans: ModuleType, tmp_path: Path) -> None:
-    for key, usable in (("template", False), ("reader", True)):
+    for key, usable in (("template", False), ("reader", True), ("model", True)):
         folder = tmp_path / key
         folder.mkdir()
-        plans.candidates.write_candidates(folder, NAME, [Config({"block_m": 64})])
+        plans.candidates.write_candidates(folder, NAME, {Config({"block_m": 64}): {8: 1.5}}, "m")
         path = folder / plans.candidates.CANDIDATES
         path.write_text(json.dumps({**json.loads(path.read_text()), key: "0"}))
         assert bool(plans.candidates.chosen_configs([folder], NAME)) == usable
-        assert not plans.candidates.chosen_configs([folder], NAME, with_profiles=True), "lowered again"
+        assert not plans.candidates.chosen_configs([folder], NAME, "m"), "lowered and predicted again"
 
 
 def test_the_last_folder_counts(plans: ModuleType, tmp_path: Path) -> None:
@@ -189,25 +189,27 @@ def test_the_last_folder_counts(plans: ModuleType, tmp_path: Path) -> None:
     for number, folder in enumerate(folders[:2]):
         folder.mkdir()
         for block in (16, 32):
-            plans.candidates.write_candidates(folder, NAME, [Config({"block_m": block + number})])
-    assert plans.candidates.chosen_configs(folders, NAME) == [Config({"block_m": 33})]
+            found = {Config({"block_m": block + number}): {8: 1.5, 16: 2.5}}
+            plans.candidates.write_candidates(folder, NAME, found, "m")
+    assert plans.candidates.chosen_configs(folders, NAME, "m") == found
 
 
 def test_kernels_of_a_similar_chip_come_first(plans: ModuleType, tmp_path: Path) -> None:
     here = Line(plans, tmp_path / "here")
     here.lower()
     chosen = plans.candidates.chosen_configs([tmp_path / "here"], NAME)
+    last = list(chosen)[-1]
     version = next(one.version for one in templates("matmul") if one.name == "matmul")
-    table = {"template": {"version": version}, "kernels": [dict(chosen[-1])]}
+    table = {"template": {"version": version}, "kernels": [dict(last)]}
     (tmp_path / "here" / NAME).write_text(json.dumps(table))
     there = Line(plans, tmp_path / "there", tmp_path / "here", sister="h200")
     job = plans.PlanJob("h100", 4096, 4096, "bfloat16", "nn")
     given = plans.given_configs(job, there.run.folders, "h200")
-    assert given.first == [chosen[-1]]
+    assert given.first == [last]
     assert set(given.configs) == set(chosen)
-    assert given.configs[0] == chosen[-1]
+    assert given.configs[0] == last
     found = there.plan("h100")
-    assert chosen[-1] in found.listed
+    assert last in found.listed
     assert plans.given_configs(replace(job, n=128), there.run.folders, "h200") is None
 
 
@@ -226,7 +228,8 @@ def test_configs_for_a_similar_chip_need_no_exploration(plans: ModuleType, tmp_p
 
 def test_kernels_of_a_shipped_plan_of_a_similar_chip(plans: ModuleType, tmp_path: Path) -> None:
     job = plans.PlanJob("h100", 4096, 4096, "bfloat16", "nt")
-    plans.candidates.write_candidates(tmp_path, replace(job, target="h200").name, [Config({"block_m": 64})])
+    found = {Config({"block_m": 64}): {8: 1.5}}
+    plans.candidates.write_candidates(tmp_path, replace(job, target="h200").name, found, "m")
     given = plans.given_configs(job, [tmp_path], "h200")
     [shipped] = [
         plan
@@ -243,7 +246,7 @@ def test_a_measured_plan_of_chosen_configs_writes_its_table(plans: ModuleType, t
     there.run = replace(there.run, measures=True, plan_s=1e6, limits=replace(LIMITS, compare=0))
     card = Device("NVIDIA H200", "GPU-0", "1", "cuda", 0, 1 << 37)
     there.devices, there.left = (card,), 1e6
-    said = there.call(lambda job, plan: plans.make_plan(job, plan, there.run, 1e6, Observer()))
+    said = there.call(lambda job, plan: plans.make_plan(job, plan, there.run, 1e6, Observer(), Model.version))
     table = json.loads((tmp_path / "there" / NAME).read_text())
     chosen = plans.candidates.chosen_configs([tmp_path / "here"], NAME)
     assert {Config(kernel) for kernel in table["kernels"]} <= set(chosen)

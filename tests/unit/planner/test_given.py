@@ -64,7 +64,7 @@ def test_a_plan_without_given_configs_explores(problem: PlanProblem, tmp_path: P
 
 def test_the_listed_configs_of_a_plan_make_the_same_table(problem: PlanProblem, tmp_path: Path) -> None:
     first = plan(problem, RowsExecutor(), tmp_path, None)
-    again = plan(problem, RowsExecutor(), tmp_path, GivenConfigs(first.listed))
+    again = plan(problem, RowsExecutor(), tmp_path, GivenConfigs(list(first.listed)))
     assert list(again.table.kernels) == list(first.table.kernels)
 
 
@@ -103,3 +103,11 @@ def test_whether_a_config_works_at_a_size_is_computed_once(problem: PlanProblem)
     assert problem.works(512, config)
     assert problem.works(512, config)
     assert asked == 1
+
+
+def test_with_predicted_times_nothing_is_lowered(problem: PlanProblem, tmp_path: Path) -> None:
+    first, executor = plan(problem, RowsExecutor(), tmp_path, None), RowsExecutor()
+    again = plan(problem, executor, tmp_path, GivenConfigs(list(first.listed), (), first.listed))
+    assert not executor.done["lower"]
+    assert list(again.table.kernels) == list(first.table.kernels)
+    assert again.listed == first.listed
