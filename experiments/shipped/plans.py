@@ -48,6 +48,9 @@ GRACE_S = 20.0  # after the limit, for kernels that are being timed
 # half of what effort quick does, with 16 sizes. Of 26 configs the first 16 are enough (README.md); others are
 # built if measurements speak for them.
 LIMITS = PlanLimits(explore=192, promising=24, listed=16, measure=8, compare=4)
+# configs lowered at each sampled size, by a call without a GPU that explores: at other sizes than those of
+# the search, times of configs whose profiles follow no laws are interpolated
+PROMISING = 8
 CHOSEN = 26  # configs that a call without a GPU chooses
 
 
@@ -278,6 +281,8 @@ def find_plan(
     # a plan of lowerings alone has no share of time for them
     budget_s = min(run.plan_s, left) if run.measures else None
     limits = run.limits if run.measures else replace(run.limits, measure=0)
+    if not run.measures and given is None:
+        limits = replace(limits, promising=min(PROMISING, limits.promising))
     options = PlanOptions(run.kernels, run.sizes, Effort.QUICK, budget_s)
     session_options = options.session_options(problem.vary)
     recorder = PlanRecorder(problem, measured, options.effort, options.seed, session_options)
