@@ -11,8 +11,9 @@ GPU of a target, candidates are lowered and predicted only, and their profiles a
 process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer,
 and sessions that the time limit interrupted are continued. `plan` makes plans over m for the products of
 public models, with several processes for each GPU; `--have` has the folders of earlier calls, which it goes
-on from. `lower` lowers and predicts the candidates of these plans without a GPU: with its folder
-after `--have`, plans find most of their profiles there, so the machine with the GPU builds and measures.
+on from. `lower` chooses the configs of these plans without a GPU, and lowers them: with its folder
+after `--have`, plans explore nothing, and the machine with the GPU builds and measures. `--sister` names a
+similar chip: the kernels of its plans come first, and the model chooses others among those of `lower` for it.
 
 `pack` writes `database/shipped.db`, with the measured candidates of complete sessions,
 `database/profiles.zip` and `database/plans.zip`. The sessions and plans that ship already stay, unless there
@@ -40,6 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, update
 
+from tilesight.costmodel import default_model
 from tilesight.database.schema import tables as schema
 from tilesight.database.shipped import PROFILES, SESSIONS, ProfileArchive, write_archive
 from tilesight.database.shipped_plans import PLANS, PlanArchive, ShippedPlan, plan_of, write_plans
@@ -56,8 +58,9 @@ from tilesight.settings import available_cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from candidates import chosen_configs, given_configs
 from models import shapes
-from plans import LIMITS, MADE, PlanJob, PlanRun, make_plans, run_all
+from plans import CHOSEN, LIMITS, MADE, PlanJob, PlanRun, make_plans, run_all
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -146,23 +149,28 @@ def tune_all(given: argparse.Namespace) -> None:
 
 
 def plan_all(given: argparse.Namespace) -> None:
-    """Make the plans that no folder of earlier calls has a table of."""
+    """Make the plans that no folder of earlier calls has a table of, those with chosen configs first."""
     places = find_places(given.processes)
     folders = [*given.have, given.out]
     jobs = plan_jobs(given)
     left = [job for job in jobs if not any((folder / job.name).exists() for folder in folders)]
-    print(f"{len(left)} of {len(jobs)} plans, by {len(places)} processes", flush=True)
-    run_all(make_plans, left, places, plan_run(given, len(places)))
+    explores = {job: given_configs(job, folders, given.sister) is None for job in left}
+    counts = f"{len(left)} of {len(jobs)} plans, {sum(explores.values())} of them explore"
+    print(f"{counts}, by {len(places)} processes", flush=True)
+    run_all(make_plans, sorted(left, key=explores.__getitem__), places, plan_run(given, len(places)))
     done = sum(any((folder / job.name).exists() for folder in folders) for job in jobs)
     print(f"{done} of {len(jobs)} tables are there", flush=True)
 
 
 def lower_all(given: argparse.Namespace) -> None:
-    """Lower and predict the candidates of all plans. Those of an earlier call are known and take seconds."""
+    """Choose and lower the configs of all plans that no folder has any of; of those with a table last."""
     places: list[Mapping[str, str]] = [{}] * given.processes
+    folders, model = [*given.have, given.out], default_model().version
     jobs = plan_jobs(given)
-    print(f"candidates of {len(jobs)} plans, by {len(places)} processes", flush=True)
-    run_all(make_plans, jobs, places, replace(plan_run(given, len(places)), measures=False))
+    left = [job for job in jobs if not chosen_configs(folders, job.name, model)]
+    left.sort(key=lambda job: any((folder / job.name).exists() for folder in folders))
+    print(f"configs of {len(left)} of {len(jobs)} plans, by {len(places)} processes", flush=True)
+    run_all(make_plans, left, places, replace(plan_run(given, len(places)), measures=False))
 
 
 def plan_jobs(given: argparse.Namespace) -> list[PlanJob]:
@@ -174,6 +182,8 @@ def plan_run(given: argparse.Namespace, processes: int) -> PlanRun:
     return PlanRun(
         out=given.out,
         layers=tuple(str(path) for folder in given.have for path in sorted(folder.glob("*.db"))),
+        folders=(*given.have, given.out),
+        sister=given.sister,
         workers=given.workers or max(1, available_cores() // processes),
         sizes=given.shapes,
         kernels=given.kernels,
@@ -341,26 +351,26 @@ def main() -> None:
     tuning.add_argument("--layers", nargs="*", default=[], help="databases of earlier calls, to go on with")
     tuning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
     planning = steps.add_parser("plan", help="make the plans over m of models' products")
-    lowering = steps.add_parser(
-        "lower", help="lower and predict the candidates of these plans, without a GPU"
-    )
+    lowering = steps.add_parser("lower", help="choose and lower the configs of these plans, without a GPU")
     for step in (planning, lowering):
         step.add_argument("--out", type=Path, required=True, help="folder of the tables and databases")
         step.add_argument("--have", type=Path, nargs="*", default=[], help="folders of earlier calls")
         step.add_argument("--target", default="h200")
+        step.add_argument("--sister", default="", help="a similar chip, whose plans are known")
         step.add_argument("--only", default="", help="models, by commas [default: all]")
         step.add_argument("--layout", default="nn", help="of the operands, as the operator's attribute")
         step.add_argument("--shapes", type=int, default=16, help="sampled sizes of a plan")
         step.add_argument("--kernels", type=int, default=8, help="of a plan, at most")
         step.add_argument("--explore", type=int, default=LIMITS.explore, help="configs that are lowered")
-        step.add_argument("--listed", type=int, default=LIMITS.listed, help="configs that are built first")
         step.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
         step.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
+    planning.add_argument("--listed", type=int, default=LIMITS.listed, help="configs that are built first")
     planning.add_argument("--measure", type=int, default=LIMITS.measure, help="configs at a size")
     planning.add_argument("--processes", type=int, default=12, help="at least; there is one a GPU")
     planning.add_argument("--plan-s", "--session-s", type=float, default=180.0, help="of a plan, at most")
     # plans that take turns find the profiles of those before; two keep the cores busy between rounds
     lowering.add_argument("--processes", type=int, default=2, help="plans beside each other")
+    lowering.add_argument("--listed", type=int, default=CHOSEN, help="configs that are chosen")
     lowering.set_defaults(measure=0, plan_s=math.inf)
     packing = steps.add_parser("pack", help="write the files of the package")
     packing.add_argument("databases", type=Path, nargs="*", help="of sessions and of profiles")

@@ -2,7 +2,8 @@
 
 Each process keeps its workers from plan to plan, and has a database of its own for what it measures. Profiles
 go to one database that all processes share: n and k scale, so most configs of a plan are in it after the
-first plans.
+first plans. Configs that a call without a GPU has chosen are in a file (`candidates.py`); a plan that has
+them does not explore.
 """
 
 from __future__ import annotations
@@ -20,27 +21,37 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
+from candidates import given_configs, write_candidates
+
 from tilesight.errors import TileSightError
-from tilesight.planner.plan_options import PlanLimits
+from tilesight.planner.plan_options import GivenConfigs, PlanLimits
 from tilesight.tuner.observers import Observer, Observers
 from tilesight.workers import thread_limits
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
+    from tilesight.costmodel.model import CostModel
     from tilesight.database.store import Store
     from tilesight.executor.caching_executor import CachingExecutor
     from tilesight.machine.placement import Placement
+    from tilesight.planner.plan_problem import PlanProblem
     from tilesight.planner.result import PlanResult
 
 VARY = "m=1..16384"
 PROFILES, MADE = "profiles.db", "made.jsonl"  # in the folder of the tables: shared, and when each was made
 LEAST_S = 20.0  # for one more plan
 THREADS = 2  # of the process that plans; its workers have one each
-LOWERING_TURNS = 5  # plans one after the other, at most, that lower what the one before left
+EXPLORATIONS = 2  # of a plan without a GPU: the second one knows the first one's configs at all sizes
+FEW_LOWERED = 1 / 4  # of the explored configs: an exploration that lowered no more is not repeated
 GRACE_S = 20.0  # after the limit, for kernels that are being timed
-# half of what effort quick does: with 16 sizes, some 60 builds and 150 measurements
-LIMITS = PlanLimits(explore=192, promising=24, listed=26, measure=8, compare=4)
+# half of what effort quick does, with 16 sizes. Of 26 configs the first 16 are enough (README.md); others are
+# built if measurements speak for them.
+LIMITS = PlanLimits(explore=192, promising=24, listed=16, measure=8, compare=4)
+# configs lowered at each sampled size, by a call without a GPU that explores: at other sizes than those of
+# the search, times of configs whose profiles follow no laws are interpolated
+PROMISING = 8
+CHOSEN = 26  # configs that a call without a GPU chooses
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,8 @@ class PlanRun:
     Attributes:
         out: folder of the tables and databases.
         layers: databases of earlier calls.
+        folders: of earlier calls, and `out`: they may have chosen configs.
+        sister: a similar chip, whose plans and chosen configs are taken; empty: none.
         workers: of each process.
         sizes: sampled sizes of a plan.
         kernels: of a plan, at most.
@@ -77,6 +90,8 @@ class PlanRun:
 
     out: Path
     layers: tuple[str, ...]
+    folders: tuple[Path, ...]
+    sister: str
     workers: int
     sizes: int
     kernels: int
@@ -136,6 +151,7 @@ def run_all(
 def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanRun, slot: int) -> None:
     """What one process does: plans, until no time is left for a further one."""
     os.environ.update(environment)
+    from tilesight.costmodel import default_model
     from tilesight.database import open_layers
     from tilesight.executor.caching_executor import CachingExecutor
     from tilesight.executor.local import LocalExecutor
@@ -157,7 +173,7 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
             # it has what other processes have stored meanwhile
             return CachingExecutor(executor, ProfileCache(profiles))
 
-        executor = None
+        executor, model = None, default_model()
         while (left := run.end - time.time()) > LEAST_S:
             try:
                 job = queue.get(timeout=1.0)
@@ -171,66 +187,55 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
             begin = time.monotonic()
             try:
                 caching = partial(with_new_cache, executor)
-                make = partial(make_plan, job, placement, caching, measured, run, left)
-                said = make(Lines(say)) if run.measures else lower_candidates(make, Lines(say))
+                problem = problem_of(job, placement, model)
+                plan = partial(find_plan, problem, model, caching, measured, run, left)
+                if run.measures:
+                    said = make_plan(job, plan, run, left, Lines(say), model.version)
+                else:
+                    said = lower_candidates(job, plan, run, Lines(say), model.version)
             except TileSightError as error:
                 said = f"{type(error).__name__}: {error}"
             print(f"{time.monotonic() - begin:.1f} s  {job.name}: {said}", flush=True)
 
 
-def lower_candidates(make: Callable[[Observer], str], observer: Observer) -> str:
-    """Lower the candidates of a plan, which `make` makes: again until nothing is left to be lowered.
+def lower_candidates(
+    job: PlanJob,
+    plan: Callable[[Observer, GivenConfigs | None], PlanResult],
+    run: PlanRun,
+    observer: Observer,
+    model: str,
+) -> str:
+    """Choose the configs of a plan and write them, and lower what a plan with them needs.
 
     A search learns of a config at all sizes at once if its profiles are known, and one by one if it is
-    lowered. So with the profiles of the first plan the search of the second one takes some other configs.
+    lowered. So a search that lowered many is repeated once. What is known of a similar chip replaces it.
     """
-    said, counts = "", [0]
-    while len(counts) <= LOWERING_TURNS:
+    counts: list[int] = []
+    given = given_configs(job, run.folders, run.sister) if run.sister else None
+    while True:
         lowered = Lowered()
-        said = make(Observers((observer, lowered)))
+        found = plan(Observers((observer, lowered)), given)
         counts.append(lowered.count)
-        if counts[-1] in (0, counts[-2]):  # what fails leaves no profile, and is lowered each time
+        if given is not None:
             break
-    return f"lowered {', '.join(map(str, counts[1:]))}; {said}"
+        if len(counts) == EXPLORATIONS or lowered.count <= FEW_LOWERED * run.limits.explore:
+            given = GivenConfigs(list(found.listed))
+    write_candidates(run.out, job.name, found.listed, model)
+    return f"lowered {', '.join(map(str, counts))}; {summary(found)}"
 
 
 def make_plan(
     job: PlanJob,
-    placement: Placement,
-    caching: Callable[[], CachingExecutor],
-    measured: Store,
+    plan: Callable[[Observer, GivenConfigs | None], PlanResult],
     run: PlanRun,
     left: float,
     observer: Observer,
+    model: str,
 ) -> str:
-    """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it.
-
-    Without measurements it writes none: profiles of its candidates are in the database of profiles.
-    """
-    from tilesight.costmodel import default_model
+    """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it."""
     from tilesight.dispatch.table.table_file import write_table
-    from tilesight.kernels import template_for
-    from tilesight.planner.plan_options import PlanOptions
-    from tilesight.planner.plan_problem import PlanProblem, base_workload
-    from tilesight.planner.planner import Planner
-    from tilesight.planner.record_sessions import PlanRecorder
-    from tilesight.planner.sizes import read_vary
-    from tilesight.records.protocol import MeasurementProtocol
-    from tilesight.records.session import Effort
 
-    vary, model = read_vary(VARY), default_model()
-    template = template_for("matmul", placement.target, job.dtype)
-    shape = {"n": job.n, "k": job.k, "layout": job.layout}
-    base = base_workload(template, placement.target, vary, shape, job.dtype)
-    protocol = MeasurementProtocol.named("default", placement.target)
-    problem = PlanProblem(template, placement, base, vary, (vary.dim,), protocol, model.version)
-    # a plan of lowerings alone has no share of time for them
-    budget_s = min(run.plan_s, left) if run.measures else None
-    limits = run.limits if run.measures else replace(run.limits, measure=0)
-    options = PlanOptions(run.kernels, run.sizes, Effort.QUICK, budget_s)
-    recorder = PlanRecorder(problem, measured, options.effort, options.seed, options.session_options(vary))
-    observer.started(problem.label)
-    found = Planner(problem, options, model, caching(), recorder, observer, limits).run()
+    found = plan(observer, given_configs(job, run.folders, run.sister, model))
     said = summary(found)
     if found.is_cut and left < run.plan_s:
         return f"no table, the limit came first ({said})"
@@ -240,6 +245,49 @@ def make_plan(
         with (run.out / MADE).open("a") as file:
             file.write(json.dumps(note) + "\n")
     return said
+
+
+def problem_of(job: PlanJob, placement: Placement, model: CostModel) -> PlanProblem:
+    """The problem of a plan. It keeps the search spaces of its sizes, which take seconds in all."""
+    from tilesight.kernels import template_for
+    from tilesight.planner.plan_problem import PlanProblem, base_workload
+    from tilesight.planner.sizes import read_vary
+    from tilesight.records.protocol import MeasurementProtocol
+
+    vary = read_vary(VARY)
+    template = template_for("matmul", placement.target, job.dtype)
+    shape = {"n": job.n, "k": job.k, "layout": job.layout}
+    base = base_workload(template, placement.target, vary, shape, job.dtype)
+    protocol = MeasurementProtocol.named("default", placement.target)
+    return PlanProblem(template, placement, base, vary, (vary.dim,), protocol, model.version)
+
+
+def find_plan(
+    problem: PlanProblem,
+    model: CostModel,
+    caching: Callable[[], CachingExecutor],
+    measured: Store,
+    run: PlanRun,
+    left: float,
+    observer: Observer,
+    given: GivenConfigs | None,
+) -> PlanResult:
+    """Plan, in `left` seconds at most if it measures. Without `given` configs it explores."""
+    from tilesight.planner.plan_options import PlanOptions
+    from tilesight.planner.planner import Planner
+    from tilesight.planner.record_sessions import PlanRecorder
+    from tilesight.records.session import Effort
+
+    # a plan of lowerings alone has no share of time for them
+    budget_s = min(run.plan_s, left) if run.measures else None
+    limits = run.limits if run.measures else replace(run.limits, measure=0)
+    if not run.measures and given is None:
+        limits = replace(limits, promising=min(PROMISING, limits.promising))
+    options = PlanOptions(run.kernels, run.sizes, Effort.QUICK, budget_s)
+    session_options = options.session_options(problem.vary)
+    recorder = PlanRecorder(problem, measured, options.effort, options.seed, session_options)
+    observer.started(problem.label)
+    return Planner(problem, options, model, caching(), recorder, observer, limits, given).run()
 
 
 def summary(found: PlanResult) -> str:

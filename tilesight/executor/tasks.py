@@ -9,23 +9,27 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..bounded_dict import BoundedDict
 from ..errors import Failure, FailureKind
 from ..problem.candidate import Candidate
+from ..problem.workload import Workload
 from ..profile.values import KernelProfile, LibraryCollective
 from ..records.trial import BuildResult, Measurement
 from ..workers import WorkerPool, thread_limits
 
 if TYPE_CHECKING:
+    from ..lowering.lower import Lowered
     from ..records.protocol import MeasurementProtocol
     from ..records.session import Comparison
     from ..target.spec import Target
     from .jobs import CompareJob
 
 COMPILER_ENVIRONMENT = thread_limits(1)  # of processes that lower and build
+LOWERED = 16  # kernels with dynamic dimensions whose IR a process keeps, for other sizes of them
 NICENESS = 10  # of workers that lower and build: a process that measures must not wait for a core
 
 
@@ -39,6 +43,9 @@ class Profiled:
 
 
 Answer = tuple[Candidate, Profiled | Failure]  # a candidate and the outcome of its lowering
+
+
+_lowered: BoundedDict[tuple[str, str], Lowered] = BoundedDict(LOWERED)
 
 
 def preload_compiler() -> None:
@@ -107,14 +114,15 @@ def start_device() -> None:
 def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
     """Trace and lower a candidate and read its profiles. Raises any error of the template or of TileLang.
 
-    The profiles of a kernel with dynamic dimensions are read at the workload's sizes.
+    The profiles of a kernel with dynamic dimensions are read at the workload's sizes. Its IR is the same for
+    all sizes, and reading takes a tenth of the time that lowering takes.
     """
     from ..costmodel.extract import read_profiles
-    from ..lowering.dynamic import at, lower_candidate
+    from ..lowering.dynamic import at
     from ..problem.run_time_data import RunTimeData
 
     begin = time.perf_counter()
-    lowered = lower_candidate(candidate, only_read=True)
+    lowered = _lower(candidate)
     try:
         numbers = {number.name: number.value for number in candidate.template.numbers}
         data = RunTimeData(contents=candidate.template.operator.contents(candidate.workload))
@@ -134,6 +142,22 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
     return fit_failure(kernels, candidate.target) or Profiled(
         kernels, lowered.fingerprint, time.perf_counter() - begin
     )
+
+
+def _lower(candidate: Candidate) -> Lowered:
+    """The IR of a candidate to be read; kept for some time if it has dynamic dimensions."""
+    from ..lowering.dynamic import lower_candidate
+
+    if not candidate.dynamic:
+        return lower_candidate(candidate, only_read=True)
+    given = candidate.workload
+    dims = {**given.dims, **dict.fromkeys(candidate.dynamic, 1)}
+    any_size = Workload(given.operator, dims, given.dtype, given.attrs)
+    key = candidate.target.fingerprint, replace(candidate, workload=any_size).key
+    found = _lowered.get(key)
+    if found is None:
+        found = _lowered[key] = lower_candidate(candidate, only_read=True)
+    return found
 
 
 def with_collective(kernels: tuple[KernelProfile, ...], candidate: Candidate) -> tuple[KernelProfile, ...]:

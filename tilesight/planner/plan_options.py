@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..problem.space import Config
 from ..records.session import Effort
 from .plan_problem import PlanProblem
 from .sizes import SizeRange
@@ -42,6 +43,20 @@ class PlanLimits:
     listed: int  # configs that are built
     measure: int  # configs that are measured at each size
     compare: int  # sizes at which the chosen and the default config are timed in turns
+
+
+@dataclass(frozen=True, slots=True)
+class GivenConfigs:
+    """Configs that take the place of exploration, e.g. those that another machine has chosen.
+
+    `configs`: all of them. `first`: of these, configs that are listed in any case, e.g. kernels of the plan
+    of a similar chip. `predicted_us`: their times by size, as `PlanResult` has them; with these, nothing is
+    lowered or predicted.
+    """
+
+    configs: Sequence[Config]
+    first: Sequence[Config] = ()
+    predicted_us: Mapping[Config, Mapping[int, float]] | None = None
 
 
 PLAN_LIMITS: dict[Effort, PlanLimits] = {

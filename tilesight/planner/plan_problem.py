@@ -46,6 +46,7 @@ class PlanProblem:
     _workloads: dict[int, Workload] = field(default_factory=dict, init=False, compare=False)
     _contexts: dict[int, Context] = field(default_factory=dict, init=False, compare=False)
     _tiles: dict[Config, int] = field(default_factory=dict, init=False, compare=False)
+    _works: dict[tuple[int, Config], bool] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -77,8 +78,12 @@ class PlanProblem:
 
     def works(self, size: int, config: Config) -> bool:
         """Whether a kernel of `config` may be used at a size. A dynamic kernel may be wasteful there."""
-        space = self.space(size)
-        return space.works(config) if self.dynamic else config in space
+        works = self._works.get((size, config))
+        if works is None:  # asked again after every few measurements
+            space = self.space(size)
+            works = space.works(config) if self.dynamic else config in space
+            self._works[size, config] = works
+        return works
 
     def explores(self, config: Config) -> bool:
         """Whether a search takes a config. Some take too long to lower if the size is dynamic."""

@@ -9,7 +9,7 @@ from ..records.session import SessionState
 from ..tuner.observers import Observer
 from .kernel_choice import ChoiceColumns, KernelChoice
 from .plan_measurements import PlanMeasurements
-from .plan_options import PlanClock, PlanLimits, PlanOptions, limits_for
+from .plan_options import GivenConfigs, PlanClock, PlanLimits, PlanOptions, limits_for
 from .plan_problem import PlanProblem
 from .plan_state import PlanState
 from .predict_range import RangePredictor
@@ -22,7 +22,7 @@ from .summary import summarize
 
 
 class Planner:
-    """One plan. `limits`: other limits than those of the effort."""
+    """One plan. `limits`: other limits than those of the effort. `given`: configs in place of exploration."""
 
     def __init__(
         self,
@@ -33,8 +33,10 @@ class Planner:
         recorder: PlanRecorder,
         observer: Observer,
         limits: PlanLimits | None = None,
+        given: GivenConfigs | None = None,
     ) -> None:
         self._problem, self._options, self._executor = problem, options, executor
+        self._given = given
         self._recorder, self._observer = recorder, observer
         self._clock = PlanClock(options.budget_s)
         self._limits = limits or limits_for(problem, options.effort)
@@ -60,7 +62,10 @@ class Planner:
 
     def _plan(self) -> PlanResult:
         problem, options, limits, clock = self._problem, self._options, self._limits, self._clock
-        self._predictions.explore(limits.explore, options.seed)
+        if self._given is None:
+            self._predictions.explore(limits.explore, options.seed)
+        else:
+            self._predictions.take(self._given.configs, self._given.predicted_us)
         is_measured = bool(problem.placement.devices) and limits.measure > 0
         sizes, extra = self._first_sizes(is_measured)
         state = self._listed_state(sizes)
@@ -113,7 +118,9 @@ class Planner:
         problem, predictions, columns = self._problem, self._predictions, self._columns
         self._predictor.predict_at(sizes)
         at, weights = columns.sizes(sizes), columns.weights(sizes)
-        listed = shortlist(problem, predictions, at, weights, self._limits.listed, self._options.seed)
+        wanted = self._given.first if self._given is not None else ()
+        count, seed = self._limits.listed, self._options.seed
+        listed = shortlist(problem, predictions, at, weights, count, seed, wanted)
         if not listed:
             is_late = self._clock.is_over(PlanClock.EXPLORE)
             why = "the time budget ended before anything was predicted" if is_late else "none lowers"

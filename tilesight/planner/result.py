@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..dispatch.table.table_file import DispatchTable, Evidence
+from ..problem.space import Config
 from ..reports.numbers import percent
 from ..reports.report import Report, Reported
 
@@ -36,6 +37,8 @@ class PlanResult(Reported):
     compared: int = 0  # pairwise tests of a chosen and a default config
     seconds: float = 0.0
     is_cut: bool = False  # a time budget ended it early
+    # predicted times in microseconds by size, of the configs that were to be built, in their order
+    listed: Mapping[Config, Mapping[int, float]] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -32,8 +32,9 @@ def shortlist(
     weights: NDArray[np.float64],
     count: int,
     seed: int,
+    wanted: Sequence[Config] = (),
 ) -> list[Config]:
-    """The configs to build: the default ones of the sizes first, then the most useful ones.
+    """The configs to build: the default ones of the sizes and wanted ones first, then the most useful ones.
 
     Args:
         problem: of the plan.
@@ -42,26 +43,28 @@ def shortlist(
         weights: of the sizes.
         count: of configs, at most.
         seed: of the drawn errors.
+        wanted: configs that are listed in any case, if they are predicted.
     """
-    defaults = list(dict.fromkeys(config for size in sizes if (config := problem.default(size)) is not None))
-    configs = near_best(predictions, sizes, defaults)
+    defaults = [config for size in sizes if (config := problem.default(size)) is not None]
+    kept = list(dict.fromkeys([*defaults, *wanted]))
+    configs = near_best(predictions, sizes, kept)
     if not configs:
         return []
     times = np.array([_times(problem, predictions, config, sizes) for config in configs])
     drawn = np.hstack([times * np.exp(noise) for noise in _draws(configs, sizes, seed)])
-    first = [row for row, config in enumerate(configs) if config in defaults]
+    first = [row for row, config in enumerate(configs) if config in kept]
     listed = greedily(costs(drawn, np.tile(weights, 1 + DRAWS)), max(count, len(first)), first)
     return [configs[row] for row in listed]
 
 
-def near_best(predictions: SizePredictions, sizes: Sequence[int], defaults: Sequence[Config]) -> list[Config]:
-    """Predicted configs by their least ratio to a size's best time; one of each device code."""
+def near_best(predictions: SizePredictions, sizes: Sequence[int], kept: Sequence[Config]) -> list[Config]:
+    """Predicted configs by their least ratio to a size's best time, one of each device code, and `kept`."""
     ratios: dict[Config, float] = {}
     for size in sizes:
         times = predictions.times(predictions.configs, size)
         best = min(times.values(), default=math.nan)
         for config, us in times.items():
-            ratios[config] = 0.0 if config in defaults else min(ratios.get(config, math.inf), us / best)
+            ratios[config] = 0.0 if config in kept else min(ratios.get(config, math.inf), us / best)
     seen: set[str] = set()
     found = []
     for config in sorted(ratios, key=lambda c: (ratios[c], c.key)):
@@ -70,7 +73,7 @@ def near_best(predictions: SizePredictions, sizes: Sequence[int], defaults: Sequ
             for size in sizes
             if (prediction_at := predictions.prediction_at(config, size)) is not None
         }
-        if not codes & seen or config in defaults:
+        if not codes & seen or config in kept:
             seen |= codes
             found.append(config)
     return found[:MOST_CONFIGS]

@@ -10,7 +10,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,7 @@ class SizePredictions:
         self.anchors: list[int] = []
         self.configs: dict[Config, None] = {}  # explored configs, in order
         self.lowered = 0
+        self._is_closed = False  # whether predictions were given, and no others are made
         self.is_cut = False  # the time ended before all that was wanted was lowered
 
     @property
@@ -105,11 +106,37 @@ class SizePredictions:
             times = np.where(np.isnan(times) & (wanted <= at[-1]), np.exp(between), times)
         return times
 
+    def take(
+        self, configs: Iterable[Config], predicted_us: Mapping[Config, Mapping[int, float]] | None = None
+    ) -> None:
+        """Predict these configs at the anchor sizes, in place of an exploration.
+
+        With `predicted_us`, from `known_times`, nothing is predicted, now or later.
+        """
+        self.anchors = self._anchors(ANCHORS)
+        self.configs.update(dict.fromkeys(configs))
+        if predicted_us is not None:
+            self._is_closed = True
+            self._times.update({c: dict(times) for c, times in predicted_us.items() if c in self.configs})
+            return
+        self._observer.phase("predict", None)
+        works = self._problem.works
+        self.predict(
+            (config, size) for size in self.anchors for config in self.configs if works(size, config)
+        )
+        counts = f"{len(self.configs)} given configs at {len(self.anchors)} sizes, {self.lowered} lowered"
+        self._observer.phase_done(f"{counts}, {self.count} predictions")
+
+    def known_times(self, config: Config) -> dict[int, float]:
+        """The predicted times of a config in microseconds, by size."""
+        return dict(self._times.get(config, {}))
+
+    def _anchors(self, count: int) -> list[int]:
+        return evenly_spaced(self._problem.vary, count, min(self._problem.tile_sizes))
+
     def explore(self, wanted: int, seed: int) -> None:
         """Lower and predict about `wanted` groups of configs, those that matter at some anchor size."""
-        self.anchors = evenly_spaced(
-            self._problem.vary, max(2, min(ANCHORS, wanted // 4)), min(self._problem.tile_sizes)
-        )
+        self.anchors = self._anchors(max(2, min(ANCHORS, wanted // 4)))
         searches = [_AnchorSearch(self._problem, size, seed) for size in self.anchors]
         share = max(1, wanted // len(searches))
         self._observer.phase("explore", None)
@@ -179,6 +206,8 @@ class SizePredictions:
 
     def predict(self, pairs: Iterable[Pair], *, lower: bool = True) -> None:
         """Predict configs at sizes; with `lower` also those without cached profiles."""
+        if self._is_closed:
+            return
         wanted = list(self._unknown(pairs))
         with without_garbage():
             candidates = (self._problem.candidate(size, config) for config, size in wanted)
@@ -197,9 +226,11 @@ class SizePredictions:
                 yield pair
 
     def _lower(self, pairs: Sequence[Pair]) -> None:
+        # all sizes of a config together: a process lowers a dynamic kernel once for several sizes
+        first = {config: place for place, (config, _) in reversed(list(enumerate(pairs)))}
         jobs = (
             LowerJob(self._problem.candidate(size, config))
-            for config, size in pairs
+            for config, size in sorted(pairs, key=lambda pair: first[pair[0]])
             if time.monotonic() < self._until
         )
         waiting: list[tuple[Config, int, Profiled | Failure]] = []

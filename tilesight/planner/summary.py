@@ -69,6 +69,7 @@ def summarize(
         compared=len(measurements.tests),
         seconds=clock.seconds,
         is_cut=is_cut,
+        listed={config: state.predictions.known_times(config) for config in state.configs},
         messages=tuple(found),
     )
 

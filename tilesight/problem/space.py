@@ -99,9 +99,8 @@ class SearchSpace(Reported):
         self.parameters = tuple(parameters)
         self.constraints = (*constraints, *rules)
         self._defaults = {p.name: p.default for p in self.parameters if p.default is not None}
-        self._points: list[tuple[int, ...]] = []
+        self._enumerated: tuple[list[tuple[int, ...]], Rejected] | None = None
         self._legal: tuple[Config, ...] | None = None
-        self._rejected = Rejected()
 
     def __repr__(self) -> str:
         return f"SearchSpace({', '.join(p.name for p in self.parameters)}: {self.size} configs)"
@@ -147,31 +146,39 @@ class SearchSpace(Reported):
     def configs(self) -> tuple[Config, ...]:
         """All legal configs, in the order of the parameters' values; computed once."""
         if self._legal is None:
-            self._points, self._rejected = self._enumerate()
             names = [p.name for p in self.parameters]
             self._legal = tuple(
                 self.config(
                     {name: p.values[at] for name, p, at in zip(names, self.parameters, point, strict=True)}
                 )
-                for point in self._points
+                for point in self._legal_points
             )
         return self._legal
 
     @property
+    def _found(self) -> tuple[list[tuple[int, ...]], Rejected]:
+        """The legal points and the rejected ones; computed once."""
+        if self._enumerated is None:
+            self._enumerated = self._enumerate()
+        return self._enumerated
+
+    @property
+    def _legal_points(self) -> list[tuple[int, ...]]:
+        return self._found[0]
+
+    @property
     def fingerprint(self) -> str:
         """Hash (12 hex digits) of parameters, values and legal points; wording does not count."""
-        self.configs()
-        parts = [[[p.name, list(p.values)] for p in self.parameters], self._points]
+        parts = [[[p.name, list(p.values)] for p in self.parameters], self._legal_points]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def census(self) -> Census:
-        legal = len(self.configs())
-        return Census(self.size, legal, MappingProxyType(dict(self._rejected.counts)))
+        points, rejected = self._found
+        return Census(self.size, len(points), MappingProxyType(dict(rejected.counts)))
 
     def rejected(self) -> Rejected:
         """The configs that are not legal, by the constraint that each breaks first."""
-        self.configs()
-        return self._rejected
+        return self._found[1]
 
     def sample(self, count: int, seed: int = 0) -> list[Config]:
         """Up to `count` distinct legal configs, drawn uniformly; one seed gives one sample."""
@@ -232,7 +239,9 @@ class SearchSpace(Reported):
 
         configs = self.configs()
         changed, steps = np.zeros(len(configs), dtype=int), np.zeros(len(configs))
-        for parameter, positions in zip(self.parameters, np.array(self._points, dtype=int).T, strict=False):
+        for parameter, positions in zip(
+            self.parameters, np.array(self._legal_points, dtype=int).T, strict=False
+        ):
             wanted = parameter.of(config)
             changed += np.array([value != wanted for value in parameter.values])[positions]
             steps += np.array([_step(wanted, value) for value in parameter.values])[positions]
@@ -288,7 +297,9 @@ class SearchSpace(Reported):
                 if reason is not None:
                     rejected.add(constraint.name, int(np.count_nonzero(legal[alike])), reason)
                     legal[alike] = False
-        return [tuple(map(int, point)) for point in np.argwhere(legal)], rejected
+        rows = np.flatnonzero(legal)  # `argwhere` of an array with as many axes takes ten times as long
+        axes = [positions.tolist() for positions in np.unravel_index(rows, sizes)] if sizes else []
+        return list(zip(*axes, strict=True)) if axes else [()] * len(rows), rejected
 
     def _enumerate_listed(self) -> tuple[list[tuple[int, ...]], Rejected]:
         # values of other types may be equal: True and 1

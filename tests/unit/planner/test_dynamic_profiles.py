@@ -7,13 +7,18 @@ from collections.abc import Generator, Iterable, Iterator
 import pytest
 
 from tests.support.operator_shapes import MATMUL_TILE
+from tilesight.bounded_dict import BoundedDict
 from tilesight.costmodel import default_model
 from tilesight.errors import Failure
+from tilesight.executor import tasks
 from tilesight.executor.caching_executor import CachingExecutor
 from tilesight.executor.jobs import Event, JobSource, Lane, LowerDone, LowerJob, SingleLaneSource
 from tilesight.executor.profile_cache import ProfileCache
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import operator, template_for
+from tilesight.lowering import dynamic
+from tilesight.lowering.dynamic import lower_candidate
+from tilesight.lowering.lower import Lowered
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
@@ -106,3 +111,29 @@ def test_a_config_that_is_only_wasteful_at_a_size_works_there(
     space = MATMUL.space(Workload("matmul", {"m": m, "n": 8192, "k": 8192}, "bfloat16"), TARGET)
     assert Config(config) not in space
     assert space.works(Config(config)) is works
+
+
+def test_a_process_lowers_a_dynamic_kernel_once_for_several_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles in an order of their own have no laws, so each size is asked for."""
+    alone = {}
+    for m in (1000, 4096):
+        monkeypatch.setattr(tasks, "_lowered", BoundedDict(tasks.LOWERED))
+        alone[m] = lower_and_profile(candidate(m, "m", swizzle=4))
+    calls: list[Candidate] = []
+
+    def counted(asked: Candidate, *, only_read: bool = False) -> Lowered:
+        calls.append(asked)
+        return lower_candidate(asked, only_read=only_read)
+
+    monkeypatch.setattr(tasks, "_lowered", BoundedDict(tasks.LOWERED))
+    monkeypatch.setattr(dynamic, "lower_candidate", counted)
+    for m in (1000, 4096):
+        found, expected = lower_and_profile(candidate(m, "m", swizzle=4)), alone[m]
+        assert isinstance(found, Profiled)
+        assert isinstance(expected, Profiled)
+        assert (found.kernels, found.fingerprint) == (expected.kernels, expected.fingerprint)
+    assert len(calls) == 1
+    lower_and_profile(candidate(1000, "m"))
+    lower_and_profile(candidate(1000))
+    lower_and_profile(candidate(1000))
+    assert len(calls) == 4, "another config, and kernels of one size"

@@ -139,3 +139,11 @@ def test_configs_that_take_long_to_lower_are_explored_for_fixed_sizes_alone() ->
         asked = [*search.stratified(60, []), *search.promising(60)]
         assert len(asked) > 60
         assert any(config.get("stream_k") for config in asked) == (not dynamic)
+
+
+def test_all_sizes_of_a_config_are_lowered_together(predictions: SizePredictions) -> None:
+    configs = [rows(block) for block in (16, 32, 64)]
+    executor = predictions._executor
+    assert isinstance(executor, RowsExecutor)
+    predictions.predict((config, size) for size in (512, 1024) for config in configs)
+    assert executor.done["lower"] == [config for config in configs for _ in range(2)]

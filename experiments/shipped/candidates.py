@@ -1,0 +1,117 @@
+"""The file of chosen configs: those that a call without a GPU found promising for each plan, best first.
+
+A plan on a GPU starts from them and explores nothing. A plan for a chip may also start from what is known of
+a similar one: the kernels of its plan come first, then those that the model prefers among all configs that
+were chosen for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilesight.database.shipped_plans import PLANS, PlanArchive
+from tilesight.executor.profile_cache import reader_version
+from tilesight.kernels import templates
+from tilesight.planner.plan_options import GivenConfigs
+from tilesight.problem.space import Config
+
+if TYPE_CHECKING:
+    from plans import PlanJob
+
+CANDIDATES = "candidates.jsonl"  # in the folder of the tables
+PACKAGE = Path(__file__).resolve().parents[2] / "database"
+
+
+def write_candidates(
+    folder: Path, plan: str, found: Mapping[Config, Mapping[int, float]], model: str
+) -> None:
+    """Add the configs of a plan to the file, with the model's times, and the code that they are of."""
+    line = {
+        "plan": plan,
+        "template": _template_version(),
+        "reader": reader_version(),
+        "model": model,
+        "configs": [[dict(config), list(times), list(times.values())] for config, times in found.items()],
+    }
+    with (folder / CANDIDATES).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # other processes write, too
+        file.write(json.dumps(line) + "\n")
+
+
+def chosen_configs(folders: Sequence[Path], plan: str, model: str = "") -> dict[Config, dict[int, float]]:
+    """The configs of a plan and their times, from the last folder that has any of the present template.
+
+    Args:
+        folders: with files of configs, or without.
+        plan: the name of its table.
+        model: if given, only configs with the times of this model, of profiles by the present code.
+    """
+    for folder in reversed(folders):
+        path = folder / CANDIDATES
+        line = _lines(path, path.stat().st_size).get(plan) if path.exists() else None
+        if line is None or line["template"] != _template_version():
+            continue
+        if not model or (line["reader"], line["model"]) == (reader_version(), model):
+            return {Config(values): dict(zip(at, us, strict=True)) for values, at, us in line["configs"]}
+    return {}
+
+
+def given_configs(
+    job: PlanJob, folders: Sequence[Path], sister: str = "", model: str = ""
+) -> GivenConfigs | None:
+    """What a plan starts from; None if nothing was chosen for it.
+
+    Args:
+        job: the plan.
+        folders: of earlier calls.
+        sister: a similar chip; its plan is in a folder, or ships with the package.
+        model: whose times are taken over, if the configs were chosen with it.
+    """
+    other = replace(job, target=sister)
+    kernels = _kernels(other, folders) if sister else []
+    predicted = chosen_configs(folders, job.name, model) if model else {}
+    if predicted:
+        return GivenConfigs(list(predicted), [one for one in kernels if one in predicted], predicted)
+    chosen = chosen_configs(folders, other.name) if sister else {}
+    found = list(dict.fromkeys([*kernels, *chosen_configs(folders, job.name), *chosen]))
+    return GivenConfigs(found, kernels) if found else None
+
+
+def _kernels(job: PlanJob, folders: Sequence[Path]) -> list[Config]:
+    """The kernels of a plan that was made, none if there is no such plan of the present template."""
+    tables = [(folder / job.name).read_text() for folder in folders if (folder / job.name).exists()]
+    if not tables:
+        tables = _shipped(job)
+    for table in map(json.loads, tables):
+        if table["template"]["version"] == _template_version():
+            return [Config(values) for values in table["kernels"]]
+    return []
+
+
+def _shipped(job: PlanJob) -> list[str]:
+    if not (PACKAGE / PLANS).exists():
+        return []
+    archive, fixed = PlanArchive(PACKAGE / PLANS), {"n": job.n, "k": job.k}
+    return [
+        archive.text(plan)
+        for plan in archive.plans
+        if (plan.target, plan.dtype, dict(plan.fixed)) == (job.target, job.dtype, fixed)
+        and plan.attrs.get("layout", "nn") == job.layout
+    ]
+
+
+@cache
+def _lines(path: Path, size: int) -> Mapping[str, Any]:
+    """The lines of a file of that size by plan, the last of each. Files only grow."""
+    return {line["plan"]: line for line in map(json.loads, path.read_text()[:size].splitlines())}
+
+
+@cache
+def _template_version() -> str:
+    return next(one.version for one in templates("matmul") if one.name == "matmul")
