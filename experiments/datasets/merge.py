@@ -5,8 +5,8 @@
 
 The first file is the dataset, which is written anew. Of the others only verified rows come in, and none whose
 samples scatter: the middle half of them may span at most a fifth of the median. `--least-us` leaves out
-shorter times, since launches take longer on hosts with several cards. A candidate is a config of a workload
-on a target, whatever the version of its template.
+shorter times, since launches take longer on hosts with several cards, unless an older time is longer still. A
+candidate is a config of a workload on a target, whatever the version of its template.
 """
 
 from __future__ import annotations
@@ -32,43 +32,49 @@ def main() -> None:
     parser.add_argument("--known-only", action="store_true", help="replace rows, add none")
     given = parser.parse_args()
     old = read_dataset(given.dataset)
-    added = [steady(read_dataset(path), given.least_us) for path in given.added]
-    merged, replaced = newest([old, *added], known_only=given.known_only)
+    added = [steady(read_dataset(path)) for path in given.added]
+    merged, left = newest([old, *added], least_us=given.least_us, known_only=given.known_only)
     write_dataset(given.dataset, merged)
-    print(f"{given.dataset}: {len(old)} rows before, {len(merged)} now, {replaced} older ones are gone")
+    print(f"{given.dataset}: {len(old)} rows before, {len(merged)} now, {left} left out")
 
 
-def steady(dataset: Dataset, least_us: float) -> Dataset:
-    """The verified rows of at least `least_us` whose samples do not scatter."""
+def steady(dataset: Dataset) -> Dataset:
+    """The verified rows whose samples do not scatter."""
     frame = dataset.verified().frame
     spans = np.array([np.subtract(*np.percentile(samples, [75, 25])) for samples in frame["samples_us"]])
-    return Dataset.of(
-        frame[(frame["measured_us"] >= least_us) & (spans <= WIDEST * frame["measured_us"])].to_dict(
-            "records"
-        ),
-        dataset.runs,
-    )
+    return Dataset.of(frame[spans <= WIDEST * frame["measured_us"]].to_dict("records"), dataset.runs)
 
 
-def newest(datasets: list[Dataset], *, known_only: bool = False) -> tuple[Dataset, int]:
+def newest(
+    datasets: list[Dataset], *, least_us: float = 0.0, known_only: bool = False
+) -> tuple[Dataset, int]:
     """The newest row of each candidate, in the order of the oldest ones, and the number of other rows.
 
-    With `known_only`, candidates that the first dataset lacks are left out.
+    Args:
+        datasets: the dataset and what is added to it.
+        least_us: shorter added times only replace longer ones.
+        known_only: whether candidates that the first dataset lacks are left out.
     """
     runs = {name: run for dataset in datasets for name, run in dataset.runs.items()}
     frame = pd.concat([dataset.frame for dataset in datasets], ignore_index=True)
     frame["sorted_config"] = [json.dumps(json.loads(text), sort_keys=True) for text in frame["config"]]
     keys = list(frame[CANDIDATE].itertuples(index=False, name=None))
-    if known_only:
-        known = set(keys[: len(datasets[0])])
-        kept = [key in known for key in keys]
-        frame, keys = frame[kept], [key for key in keys if key in known]
     dates = [str(runs[run]["date"]) for run in frame["run"]]
+    times = frame["measured_us"].to_list()
+    old = len(datasets[0])
+    known = set(keys[:old])
     best: dict[tuple[str, ...], int] = {}
     for number, key in enumerate(keys):
-        if key not in best or dates[number] >= dates[best[key]]:
+        before, short = best.get(key), number >= old and times[number] < least_us
+        if before is None:
+            if number < old or not (short or (known_only and key not in known)):
+                best[key] = number
+        elif dates[number] >= dates[before] and not (short and times[number] >= times[before]):
             best[key] = number
     rows = frame.drop(columns="sorted_config").iloc[list(best.values())].to_dict("records")
+    counters = {key: text for key, text in zip(keys, frame["counters"], strict=True) if isinstance(text, str)}
+    for key, row in zip(best, rows, strict=True):  # those of the same kernel, which were not read again
+        row["counters"] = row["counters"] if isinstance(row["counters"], str) else counters.get(key)
     used = {row["run"] for row in rows}
     return Dataset.of(rows, {name: run for name, run in runs.items() if name in used}), len(frame) - len(rows)
 
