@@ -77,27 +77,27 @@ class PlanRun:
     Attributes:
         out: folder of the tables and databases.
         layers: databases of earlier calls.
-        folders: of earlier calls, and `out`: they may have chosen configs.
-        sister: a similar chip, whose plans and chosen configs are taken; empty: none.
         workers: of each process.
         sizes: sampled sizes of a plan.
         kernels: of a plan, at most.
         limits: how far a plan goes.
         plan_s: seconds of a plan, at most.
         end: of the call, by `time.time`.
+        folders: of earlier calls, and `out`: they may have chosen configs.
+        sister: a similar chip, whose plans and chosen configs are taken; empty: none.
         measures: whether plans are made, on GPUs. Else their candidates are lowered and predicted only.
     """
 
     out: Path
     layers: tuple[str, ...]
-    folders: tuple[Path, ...]
-    sister: str
     workers: int
     sizes: int
     kernels: int
     limits: PlanLimits
     plan_s: float
     end: float
+    folders: tuple[Path, ...] = ()
+    sister: str = ""
     measures: bool = True
 
 
