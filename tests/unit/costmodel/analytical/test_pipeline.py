@@ -225,7 +225,10 @@ def test_all_warps_wait_for_those_that_load_for_them() -> None:
 
 def test_loads_in_a_row_arrive_together() -> None:
     product = (MatrixWork("wgmma.m64n128k16", 4, 2.0 * 64 * 128 * 16, warps=4),)
-    both = [Access(Space.SHARED, "tile", w, "st" if w else "ld", 65536, 512, 128, 16) for w in (False, True)]
+    both = [
+        Access(Space.SHARED, "to" if w else "from", w, "st" if w else "ld", 65536, 512, 128, 16)
+        for w in (False, True)
+    ]
     each, together = (
         latency(looping(load("t0", 8), *(replace(a, in_row=n) for a in both), matrix=product, matrix_waits=1))
         for n in (1, 32)
