@@ -27,6 +27,9 @@ STAGED_SHARE = 0.5  # share of the data staged by plain loads and stores that is
 # Read off ptxas reports of the softmax and cross_entropy kernels in the H200 datasets: with the 32-bit values
 # the mean of |log(estimated / given registers)| falls, e.g. from 0.234 to 0.110 (softmax, keep=global).
 WIDENED_SHARE = 0.5  # special functions over loaded numbers from which each number goes through one
+# Live buffers over the 32-bit values beyond which other buffers decide the registers. So chosen that it
+# concerns no softmax or cross_entropy kernel of the datasets.
+FEW_OF_LIVE = 4.0
 LOADED_AGAIN = 1.5  # bytes of all loads of a tensor over its different ones from which rows are loaded twice
 KEPT_SHARE = 0.7  # share of the elements that straight code loads and later stores again
 TOGETHER_OVERHEAD_REGISTERS = (
@@ -189,7 +192,7 @@ def registers_needed(role: Role, profile: KernelProfile, limit: float = math.inf
     rows, wide = _rows_kept(role, profile), _widened(role, profile)
     overhead = min(_overhead(profile), OTHER_OVERHEAD_REGISTERS)
     live = role.local_registers + rows if rows else live_share(profile) * role.local_registers
-    if wide:
+    if wide > live / FEW_OF_LIVE:
         live = wide if wide + overhead <= limit else wide + rows
     return live + overhead
 

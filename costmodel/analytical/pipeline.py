@@ -25,12 +25,11 @@ ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
 # Of the largest load of an iteration: rows of scales and sums beside tiles, which are 1/16 of one at most.
 SMALL_OPERAND = 1 / 8
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
+FEW_STEPS = 0.5  # fewer are none, but for rounding
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
 # Of a lane exchange, from issue to result. Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
 # GPU Architecture via Microbenchmarking", 2024
 EXCHANGE_CYCLES = 23.0
-
-
 # From the store of a value to shared memory to its use by another thread, behind a barrier that is counted by
 # itself: the latency of a load from shared memory. Source: as above
 SHARED_CYCLES = 33.0
@@ -116,8 +115,8 @@ class PhaseParts:
 class SharedSteps:
     """Instructions of all warps in one iteration that store to shared memory beside loads from it."""
 
-    rewritten: float  # values that come from one buffer and go to another one
-    exchanged: float  # values that are stored to a buffer and loaded from it
+    rewritten: float  # loads whose values go to another buffer
+    exchanged: float  # loads of values that an iteration stores to the same buffer
 
 
 def _shared_steps(work: Work) -> SharedSteps:
@@ -129,8 +128,8 @@ def _shared_steps(work: Work) -> SharedSteps:
             of = stores if access.write else loads
             of[access.tensor] = of.get(access.tensor, 0.0) + access.instructions / access.in_row
     exchanged = sum(min(count, stores.get(buffer, 0.0)) for buffer, count in loads.items())
-    rest = min(sum(loads.values()), sum(stores.values())) - exchanged
-    return SharedSteps(rest, exchanged)
+    others = sum(max(0.0, count - stores.get(buffer, 0.0)) for buffer, count in loads.items())
+    return SharedSteps(min(others, sum(stores.values())), exchanged)
 
 
 def iterations_ahead(phase: Phase) -> float:
@@ -319,7 +318,7 @@ class CorePipeline:
         if not work.matrix:
             return 0.0
         one_warp = all(m.warps == 1 for m in work.matrix)
-        share = EXCHANGE_OVERLAP if one_warp and not _shared_steps(work).rewritten else 0.0
+        share = EXCHANGE_OVERLAP if one_warp and _shared_steps(work).rewritten < FEW_STEPS else 0.0
         stored = any(is_plain_shared(a) and a.write for a in work.accesses)
         if not stored and any(a.mechanism == "cp_async" for a in work.accesses):
             share = max(share, self.target.get("core.unit.matrix.barrier_overlap"))

@@ -13,7 +13,7 @@ JOINED_INSTRUCTIONS = 150.0
 
 
 def iterations_joined(phase: Phase, threads: int, warp: float) -> int:
-    """Iterations of a loop whose plain loads are in flight together; 1 for straight code.
+    """Iterations of a loop whose plain loads are in flight together; the profile's depth for straight code.
 
     The profile has as many as the loads allow (`Phase.pipeline_depth`). The compiler joins fewer if their
     instructions are too many, so that all passes are equal if possible. A loop that the profile takes for
@@ -34,5 +34,7 @@ def iterations_joined(phase: Phase, threads: int, warp: float) -> int:
     if fitting >= most:
         return most
     trips = phase.trips.largest
-    equal = next((count for count in range(fitting, 1, -1) if trips % count == 0), 1)
-    return max(equal, 2 ** int(math.log2(max(1, fitting))) if equal == 1 else 1)
+    for count in range(fitting, 1, -1):
+        if trips % count == 0:
+            return count
+    return 2 ** int(math.log2(max(1, fitting)))

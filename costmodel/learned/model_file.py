@@ -2,8 +2,8 @@
 
 Nothing in it is executed. A model folder holds `card.json` (facts on the model, and hashes of the other
 files), `gate.json`, `correction-<n>.ubj` and `order-<n>.ubj` (the trees of a member for the time and for the
-order), `network-<n>.bin` (the numbers of its
-network, in half precision, little-endian), `spread.ubj`, and `card.md`, the card as text.
+order), `network-<n>.bin` (the numbers of its network,
+in half precision, little-endian), `spread.ubj`, and `card.md`, the card as text.
 """
 
 from __future__ import annotations
@@ -202,6 +202,11 @@ def read_card(folder: Traversable) -> dict[str, Any]:
         raise InputError(f"model '{folder}' has no {CARD}: no model is there; {_REMAKE}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"model '{folder}': '{CARD}' cannot be read ({error}); {_REMAKE}") from error
+    if isinstance(card, dict) and card.get("format", FORMAT) != FORMAT:
+        raise InputError(
+            f"model '{folder}' has format {card['format']!r}, and this TileSight reads format {FORMAT}; "
+            f"{_REMAKE}"
+        )
     needed = {
         "format",
         "version",
@@ -219,11 +224,6 @@ def read_card(folder: Traversable) -> dict[str, Any]:
     if not isinstance(card, dict) or not needed <= set(card):
         lacking = ", ".join(sorted(needed - set(card))) if isinstance(card, dict) else "everything"
         raise InputError(f"model '{folder}': '{CARD}' lacks {lacking}; {_REMAKE}")
-    if card["format"] != FORMAT:
-        raise InputError(
-            f"model '{folder}' has format {card['format']!r}, and this TileSight reads format {FORMAT}; "
-            f"{_REMAKE}"
-        )
     return card
 
 

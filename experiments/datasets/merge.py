@@ -6,7 +6,8 @@
 The first file is the dataset, which is written anew. Of the others only verified rows come in, and none whose
 samples scatter: the middle half of them may span at most a fifth of the median. `--least-us` leaves out
 shorter times, since launches take longer on hosts with several cards, unless an older time is longer still. A
-candidate is a config of a workload on a target, whatever the version of its template.
+candidate is a config of a template for a workload on a target, whatever the template's version. Counters of
+an older row stay if its device code is the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pandas as pd
 from tilesight.records.dataset import Dataset, read_dataset, write_dataset
 
 WIDEST = 0.2  # middle half of the samples over their median
-CANDIDATE = ["workload", "target", "sorted_config"]
+CANDIDATE = ["workload", "target", "template", "sorted_config"]
 
 
 def main() -> None:
@@ -72,9 +73,14 @@ def newest(
         elif dates[number] >= dates[before] and not (short and times[number] >= times[before]):
             best[key] = number
     rows = frame.drop(columns="sorted_config").iloc[list(best.values())].to_dict("records")
-    counters = {key: text for key, text in zip(keys, frame["counters"], strict=True) if isinstance(text, str)}
-    for key, row in zip(best, rows, strict=True):  # those of the same kernel, which were not read again
-        row["counters"] = row["counters"] if isinstance(row["counters"], str) else counters.get(key)
+    counters = {
+        (key, code): text
+        for key, code, text in zip(keys, frame["fingerprint"], frame["counters"], strict=True)
+        if isinstance(text, str)
+    }
+    for key, row in zip(best, rows, strict=True):  # those of the same device code, which were not read again
+        if not isinstance(row["counters"], str):
+            row["counters"] = counters.get((key, row["fingerprint"]))
     used = {row["run"] for row in rows}
     return Dataset.of(rows, {name: run for name, run in runs.items() if name in used}), len(frame) - len(rows)
 

@@ -16,7 +16,7 @@ from tilesight.costmodel.analytical.kernel_terms import (
 )
 from tilesight.costmodel.analytical.norms import p_norm
 from tilesight.costmodel.analytical.occupancy import misfit, occupancy
-from tilesight.costmodel.analytical.pipeline import SHARED_CYCLES
+from tilesight.costmodel.analytical.pipeline import SHARED_CYCLES, SharedSteps, _shared_steps
 from tilesight.costmodel.extract import read_profiles
 from tilesight.lowering.lower import lower
 from tilesight.profile.values import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
@@ -436,6 +436,25 @@ def test_barriers_join_warps_that_rewrite_shared_memory() -> None:
     exchanged = predict(_between_barriers(stored=True, loads=64)).latency_us
     rewritten = predict(_between_barriers(stored=True, loads=64, loaded="other")).latency_us
     assert 1.3 * exchanged < rewritten
+
+
+def test_values_that_are_unpacked_and_stored_count_as_rewritten() -> None:
+    """Also if the buffer that they go to is loaded from in the same iteration."""
+
+    def steps(*accesses: tuple[str, bool, float]) -> SharedSteps:
+        made = (
+            Access(Space.SHARED, name, write, "st" if write else "ld", 128 * n, n, n)
+            for name, write, n in accesses
+        )
+        return _shared_steps(Work(accesses=tuple(made)))
+
+    packed = steps(("packed", False, 16), ("wide", True, 16), ("wide", False, 16))
+    assert (packed.rewritten, packed.exchanged) == (16, 16)
+    sums = steps(("sums", True, 2), ("sums", False, 2))
+    assert (sums.rewritten, sums.exchanged) == (0, 2)
+    counts = {"a": 0.1, "b": 0.2, "c": 0.3}
+    thirds = steps(*((name, write, count) for name, count in counts.items() for write in (True, False)))
+    assert thirds.rewritten == 0
 
 
 def test_barriers_join_the_warps_of_hopper() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilesight.costmodel.analytical.occupancy import occupancy, registers_limit
+from tilesight.costmodel.analytical.occupancy import occupancy, registers_limit, registers_needed
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -167,6 +167,13 @@ def test_numbers_that_go_through_special_functions_later_are_kept_in_32_bits(
     assert occupancy(row_loop(numbers, special=0.01), H200).registers < ptxas - 8  # a root for each row
     staged = row_loop(numbers, staged=True)  # used when they come back from shared memory
     assert occupancy(staged, H200).registers < ptxas - 8
+
+
+def test_few_such_numbers_do_not_hide_large_buffers() -> None:
+    loop = row_loop(1)
+    [role] = loop.roles
+    large = replace(loop, roles=(replace(role, local_registers=450.0),))
+    assert registers_needed(large.roles[0], large) > 200
 
 
 def test_rows_that_are_stored_after_a_softmax_take_registers_twice_if_there_are_enough() -> None:
