@@ -37,4 +37,4 @@ def iterations_joined(phase: Phase, threads: int, warp: float) -> int:
     for count in range(fitting, 1, -1):
         if trips % count == 0:
             return count
-    return 2 ** int(math.log2(max(1, fitting)))
+    return 1 << int(math.log2(max(1, fitting)))
