@@ -27,6 +27,7 @@ from .text_checks import json_of, json_text
 
 insert = sqlite_insert
 
+STEPS = 10_000  # of SQLite's machine between two looks at the time
 # The driver waits in C, where Ctrl-C has to wait too: so it waits briefly, and the caller tries again.
 _WAIT_MS = 250
 _CACHE_KIB = 32 * 1024
@@ -143,7 +144,7 @@ def limited(connection: Connection, seconds: float) -> Iterator[None]:
     """End statements of the block once it has taken `seconds`; for our own statements, which are trusted."""
     driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
     end = time.monotonic() + seconds
-    driver.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    driver.set_progress_handler(lambda: time.monotonic() > end, STEPS)
     try:
         yield
     finally:
@@ -157,7 +158,7 @@ def _limited(driver: sqlite3.Connection, seconds: float) -> Iterator[None]:
     driver.execute("PRAGMA query_only=ON")
     driver.set_authorizer(_authorize)
     # the callback also lets Python handle Ctrl-C, which ends the statement
-    driver.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    driver.set_progress_handler(lambda: time.monotonic() > end, STEPS)
     try:
         yield
     finally:

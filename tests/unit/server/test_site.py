@@ -22,6 +22,7 @@ from tests.support.page_sessions import record, recorded_session
 from tests.unit.pages import samples
 from tests.unit.server.conftest import HOSTILE_NAME, Serve, Served
 from tilesight.database import open_store
+from tilesight.database.engine import sqlite
 from tilesight.database.lookups import browse as rows
 from tilesight.dispatch.table.table_file import write_table
 from tilesight.errors import DatabaseError, InputError
@@ -269,6 +270,7 @@ def test_a_database_that_vanishes_is_said_in_one_line(serve: Serve, tmp_path: Pa
 
 def test_a_view_that_takes_too_long_is_ended(full: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.within, "__defaults__", (0.0,))
+    monkeypatch.setattr(sqlite, "STEPS", 1)  # the database of this test is small
     words = "view 'leaderboard' takes longer than 0 s in this database"
     assert words in fault(full, "table/leaderboard", 404)
 
