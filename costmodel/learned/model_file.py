@@ -2,8 +2,8 @@
 
 Nothing in it is executed. A model folder holds `card.json` (facts on the model, and hashes of the other
 files), `gate.json`, `correction-<n>.ubj` and `order-<n>.ubj` (the trees of a member for the time and for the
-order), `network-<n>.bin` (the numbers of its network,
-in half precision, little-endian), `spread.ubj`, and `card.md`, the card as text.
+order), `network-<n>.bin` (the numbers of its network, in half precision, little-endian), `spread.ubj`, and
+`card.md`, the card as text.
 """
 
 from __future__ import annotations

@@ -11,22 +11,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import time
 from collections import defaultdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tilesight import kernels
-from tilesight.datasets.collect import _facts
-from tilesight.datasets.collector import CollectionCase, Collector
-from tilesight.datasets.writer import DatasetWriter
+from tilesight.datasets.collect import collect_cases
+from tilesight.datasets.collector import CollectionCase
 from tilesight.errors import InputError
-from tilesight.executor.local import LocalExecutor
 from tilesight.machine.placement import locate
 from tilesight.problem.config import Config
 from tilesight.problem.workload import Workload
-from tilesight.records.protocol import MeasurementProtocol
-from tilesight.settings import load_settings
 from tilesight.target.spec import Target
 from tilesight.tuner.observers import Observer
 
@@ -43,21 +38,16 @@ def main() -> None:
     if placement.device is None:
         raise InputError(f"candidates are measured on a GPU: {'; '.join(placement.messages)}")
     cases = chosen_cases(given.chosen, placement.target)
-    begin = datetime.now(UTC)
-    facts = {
-        "program": "experiments/datasets/measure_again.py",
-        "date": begin.isoformat(timespec="seconds"),
-        "seed": 0,
-        **_facts(cases, placement.target, placement.device),
-    }
-    writer = DatasetWriter(given.out, f"{begin:%Y%m%dT%H%M%SZ}-{os.urandom(2).hex()}", facts)
-    conditions = MeasurementProtocol.named("default", placement.target)
-    executor = LocalExecutor(given.workers, load_settings().cache_dir, placement.gpus)
-    try:
-        executor.start(measures=True)
-        found = Collector(cases, writer, executor, conditions, Observer(), given.budget, vendor=False).run()
-    finally:
-        executor.close()
+    found = collect_cases(
+        cases,
+        placement,
+        given.out,
+        vendor=False,
+        workers=given.workers,
+        until=None if given.budget is None else time.monotonic() + given.budget,
+        program="experiments/datasets/measure_again.py",
+        observer=Observer(),
+    )
     print(f"{len(found.dataset.frame)} rows of {len(cases)} workloads in {found.seconds:.0f} s")
 
 

@@ -58,14 +58,13 @@ from tilesight.settings import available_cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from candidates import chosen_configs, given_configs
+from candidates import PACKAGE, chosen_configs, given_configs
 from models import shapes
 from plans import CHOSEN, LIMITS, MADE, PlanJob, PlanRun, make_plans, run_all
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
-PACKAGE = Path(__file__).parents[2] / "database"
 LEAST_S = 30.0  # for one more session
 NO_LIBRARY = "(not shipped)"  # in place of the path of a built kernel
 

@@ -17,7 +17,7 @@ from ..errors import InputError, NoCandidateError, TileSightError, ToolchainErro
 from ..extras import require_extra
 from ..files import check_out, read_text
 from ..machine.devices import Device
-from ..machine.placement import locate
+from ..machine.placement import Placement, locate
 from ..machine.toolchain import software_versions
 from ..problem.operator import Operator
 from ..problem.template import KernelTemplate
@@ -134,8 +134,6 @@ def collect(
         ToolchainError: no device of the target is present, or pyarrow is missing.
         NoCandidateError: no workload has a legal config.
     """
-    from ..executor.local import LocalExecutor
-
     require_extra("parquet", "a dataset (a Parquet file)")
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1")
@@ -143,8 +141,8 @@ def collect(
     check_budget(budget_s)
     if protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
-    start, settings = time.monotonic(), load_settings()
-    budget_s = settings.budget_s if budget_s is None else budget_s
+    start = time.monotonic()
+    budget_s = load_settings().budget_s if budget_s is None else budget_s
     observer = observer or Observer()
     if workloads is None:
         operators = _operators(names, samples)
@@ -164,27 +162,75 @@ def collect(
         raise ToolchainError(f"a dataset needs measurements: {'; '.join(placement.messages)}")
     requests = list(_workloads(options, placement.target))
     cases = list(_cases(requests, placement.target, template, seed, observer))
+    return collect_cases(
+        cases,
+        placement,
+        Path(out),
+        protocol=protocol,
+        vendor=vendor,
+        seed=seed,
+        workers=workers,
+        # large spaces take seconds to enumerate
+        until=None if budget_s is None else start + budget_s,
+        program=program,
+        observer=observer,
+    )
+
+
+def collect_cases(
+    cases: Sequence[CollectionCase],
+    placement: Placement,
+    out: Path,
+    *,
+    protocol: str = "default",
+    vendor: bool = True,
+    seed: int = 0,
+    workers: int | None = None,
+    until: float | None = None,
+    program: str,
+    observer: Observer,
+) -> CollectionResult:
+    """Measure the wanted candidates of `cases` as `collect` does, on the devices of `placement`.
+
+    Args:
+        cases: workloads with their candidates, all on the target of `placement`.
+        placement: where they are measured; with a device.
+        out: the Parquet file.
+        protocol: conditions of the measurements, a name of `PROTOCOLS`.
+        vendor: also time the fastest candidates of each workload beside the vendor's libraries.
+        seed: of the samples, for the file's metadata.
+        workers: number of processes that lower and build; None: that of the settings.
+        until: when the collection ends, by `time.monotonic`; None: when all is measured.
+        program: name of the collecting program in the file's metadata.
+        observer: receives progress and messages.
+
+    Raises:
+        InputError: the file is of another target or of other conditions.
+    """
+    from ..executor.local import LocalExecutor
+
+    settings, target, device = load_settings(), placement.target, placement.device
+    assert device is not None, placement.messages
     begin = datetime.now(UTC)
     facts = {
         "program": program,
         "date": begin.isoformat(timespec="seconds"),
         "seed": seed,
-        **_facts(cases, placement.target, placement.device),
+        **_facts(cases, target, device),
     }
-    writer = DatasetWriter(Path(out), f"{begin:%Y%m%dT%H%M%SZ}-{os.urandom(2).hex()}", facts)
-    conditions = MeasurementProtocol.named(protocol, placement.target)
-    writer.check(placement.target.name, conditions)
+    writer = DatasetWriter(out, f"{begin:%Y%m%dT%H%M%SZ}-{os.urandom(2).hex()}", facts)
+    conditions = MeasurementProtocol.named(protocol, target)
+    writer.check(target.name, conditions)
     count = sum(len(case.wanted) for case in cases)
-    observer.started(f"{len(cases)} workloads on {placement.target.title}, {count} candidates, to {out}")
+    observer.started(f"{len(cases)} workloads on {target.title}, {count} candidates, to {out}")
     # all devices of the target; each measures one kernel at a time
     executor = LocalExecutor(
-        workers or settings.workers, settings.cache_dir, placement.gpus, world=placement.target.world
+        workers or settings.workers, settings.cache_dir, placement.gpus, world=target.world
     )
     try:
-        if placement.target.is_gpu:
+        if target.is_gpu:
             executor.start(measures=True)  # starts the measuring processes while the first kernels are built
-        # large spaces take seconds to enumerate
-        left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
+        left_s = None if until is None else until - time.monotonic()
         return Collector(cases, writer, executor, conditions, observer, left_s, vendor=vendor).run()
     finally:
         executor.close()
