@@ -127,7 +127,7 @@ class RecordedTuning:
 
 def tune_recorded(rows: pd.DataFrame, effort: Effort, model: CostModel, seed: int = 0) -> RecordedTuning:
     """Run the tuner on `rows`, the rows of one case."""
-    [case], _ = recorded_cases(rows.reset_index(drop=True))
+    [case], [positions] = recorded_cases(rows.reset_index(drop=True))
     target, operator = load_target(case.target), find_operator(case.operator)
     [workload] = find_workloads(operator, target, case.shape, case.dtype)
     template = find_template(operator, target, workload.dtype)
@@ -139,7 +139,9 @@ def tune_recorded(rows: pd.DataFrame, effort: Effort, model: CostModel, seed: in
     request = Request(
         workload, target, template, case.space, context, effort, protocol, measures=True, seed=seed
     )
-    executor = RecordedExecutor(dict(zip(case.times_us, rows.to_dict("records"), strict=True)))
+    executor = RecordedExecutor(
+        dict(zip(case.times_us, rows.iloc[positions].to_dict("records"), strict=True))
+    )
     best = Tuner(request, model, executor, Observer()).run().best
     assert best is not None
     assert best.measured_us is not None

@@ -137,7 +137,7 @@ def _explain_shipped(
     workload = find_workloads(operator, placement.target, shape, dtype)[0]
     template = find_template(operator, placement.target, workload.dtype)
     space = template.space(workload, placement.target)
-    rows = None if measured is None else measured_rows(measured, workload, placement.target, template.version)
+    rows = None if measured is None else measured_rows(measured, workload, placement.target)
     wanted: Config | None = None
     if config is not None:
         wanted = space.read(config) if isinstance(config, str) else space.config(config)
@@ -165,9 +165,13 @@ def _other_code(
     lowered: ConfigLowerings, rows: MeasuredRows, template: KernelTemplate, shown: set[Config]
 ) -> list[str]:
     """A note if measured code of the shown configs is not what the template makes now."""
-    if rows.template_version == template.version:
+    measured = {
+        c: rows.fingerprints.get(c)
+        for c in shown
+        if rows.versions.get(c, template.version) != template.version
+    }
+    if not measured:
         return []
-    measured = {c: rows.fingerprints.get(c) for c in shown if c in rows.times_us}
     present = lowered.fingerprints(list(measured))
     if all(code is not None and code == present.get(c) for c, code in measured.items()):
         return []

@@ -22,7 +22,7 @@ class MeasuredRows:
     """Measured rows of one workload, by config.
 
     Attributes:
-        template_version: version of the template that was measured.
+        versions: version of the template that was measured.
         times_us: median times.
         profiles: profiles as JSON.
         counters: hardware counters, for rows that have them.
@@ -31,7 +31,7 @@ class MeasuredRows:
         runs: id of the run that measured the row.
     """
 
-    template_version: str
+    versions: Mapping[Config, str]
     times_us: Mapping[Config, float]
     profiles: Mapping[Config, str]
     counters: Mapping[Config, Mapping[str, float]]
@@ -50,16 +50,13 @@ class MeasuredRows:
         return None if text is None else profiles_of(text)
 
 
-def measured_rows(
-    paths: Paths, workload: Workload, target: Target, template_version: str = ""
-) -> MeasuredRows:
-    """The verified rows of `workload` on `target`.
+def measured_rows(paths: Paths, workload: Workload, target: Target) -> MeasuredRows:
+    """The verified rows of `workload` on `target`. Of a config with several rows the last one counts.
 
     Args:
         paths: dataset files or folders.
         workload: the workload.
         target: the target.
-        template_version: version of the template to take, if it was measured; else the last one of the rows.
 
     Raises:
         InputError: the files cannot be read, or have no such row.
@@ -79,13 +76,11 @@ def measured_rows(
             else f"they have no {workload.operator} on {target.name} at all"
         )
         raise InputError(f"the datasets have no measured row of {workload.label} on {target.name}; {have}")
-    versions = list(dict.fromkeys(own["template_version"]))
-    version = template_version if template_version in versions else versions[-1]
-    rows = own[own["template_version"] == version]
+    rows = own[~own.duplicated("config", keep="last")]
     configs = [Config(json.loads(text)) for text in rows["config"]]
     compiled = rows[["registers", "spill_bytes", "smem_bytes"]].to_dict("records")
     return MeasuredRows(
-        version,
+        dict(zip(configs, rows["template_version"], strict=True)),
         dict(zip(configs, map(float, rows["measured_us"]), strict=True)),
         dict(zip(configs, rows["profile"], strict=True)),
         {

@@ -19,7 +19,8 @@ from ...target.spec import load_target
 if TYPE_CHECKING:
     import pandas as pd
 
-CASE = ["workload", "target", "template", "template_version"]
+# Rows that were measured again have a later version of the template than the rest of their case.
+CASE = ["workload", "target", "template"]
 # Failures before the build cost no measurement, so candidates with them are no part of a replay.
 BEFORE_BUILD = (
     *(FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT, FailureKind.LOWER_MEMORY),
@@ -123,7 +124,7 @@ def replayable_rows(dataset: Dataset) -> pd.DataFrame:
 
 
 def recorded_cases(rows: pd.DataFrame) -> tuple[list[RecordedCase], list[list[int]]]:
-    """Cases with at least `FEWEST_ROWS` verified rows.
+    """Cases with at least `FEWEST_ROWS` verified rows. Of a config with several rows the last one counts.
 
     Args:
         rows: rows of `replayable_rows`.
@@ -134,8 +135,9 @@ def recorded_cases(rows: pd.DataFrame) -> tuple[list[RecordedCase], list[list[in
     Raises:
         InputError: no case has enough rows.
     """
+    last = rows[~rows.duplicated([*CASE, "config"], keep="last")]
     parts = [
-        own for _, own in rows.groupby(CASE, sort=True) if own["measured_us"].notna().sum() >= FEWEST_ROWS
+        own for _, own in last.groupby(CASE, sort=True) if own["measured_us"].notna().sum() >= FEWEST_ROWS
     ]
     if not parts:
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 
 from tests.unit.datasets.replay.made import failing, small
@@ -61,6 +62,16 @@ def test_positions_are_those_of_the_rows() -> None:
             assert Config(json.loads(rows["config"][place])) == config
             assert rows["measured_us"][place] == case.times_us[config]
             assert rows["workload"][place] == case.workload
+
+
+def test_rows_of_all_versions_of_a_template_are_one_case_with_the_last_row_of_a_config() -> None:
+    whole = small()
+    again = whole.frame.iloc[[0, 5]].assign(template_version="later", measured_us=1e6)
+    rows = replayable_rows(Dataset(pd.concat([whole.frame, again], ignore_index=True), whole.metadata))
+    cases, places = recorded_cases(rows)
+    assert [len(case.times_us) for case in cases] == [24] * 4
+    assert {0, 5}.isdisjoint(place for own in places for place in own)
+    assert sum(us == 1e6 for case in cases for us in case.times_us.values()) == 2
 
 
 def test_cases_of_few_verified_rows_are_left_out() -> None:
