@@ -417,6 +417,8 @@ class CorePipeline:
         work = phase.work
         if work.matrix_in_flight:  # it reads its buffers until the iteration ends; other work came before
             return together - (1.0 - work.matrix_in_flight) * flow.service[0] * flow.groups
+        if phase.held_share is not None:
+            return together * phase.held_share
         products = max(1.0, min(work.barrier_waits, work.matrix_waits))
         if work.matrix_waits > operands > 1:  # some of them are operands of a product at the end, too
             return together

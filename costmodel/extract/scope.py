@@ -39,6 +39,7 @@ class Scope(Scenarios):
     reached_by: frozenset[int] = frozenset()  # variables that the conditions so far derive from
     drawn: int = 0  # number of sampled variables: each has its own sequence
     apart: int = 0  # identity of the innermost branch, or selection that becomes one; 0: none
+    kept: float = 1.0  # share of the iterations of the statement that compute something used
 
     @staticmethod
     def of_threads(
@@ -283,6 +284,10 @@ class Scope(Scenarios):
     def in_share_of_warps(self, share: float) -> Scope:
         """The scope that only a share of the warps reaches."""
         return replace(self, warps=self.warps * share)
+
+    def in_share_of_iterations(self, share: float) -> Scope:
+        """The scope of a statement that the compiler keeps in a share of the iterations around it."""
+        return self if share == 1 else replace(self, times=self.times * share, kept=self.kept * share)
 
     def is_data(self, expression: Any) -> bool:
         """Whether the value of `expression` depends on data."""

@@ -149,6 +149,9 @@ class Phase:
     # Iterations from issuing a group of copies (cp.async) to waiting for it, a part of one where several
     # products wait for groups of their own; None: `pipeline_depth` - 1.
     copies_ahead: float | None = None
+    # Of a loop that waits for bulk copies: longest share of an iteration, by its matrix operations, from the
+    # wait for a copy to the release of its buffer; None: not known, or all of it.
+    held_share: float | None = None
 
     def with_accesses(self, change: Callable[[Access], Access]) -> Phase:
         """The phase with each access changed."""
