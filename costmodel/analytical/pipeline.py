@@ -87,7 +87,7 @@ class PhaseParts:
     """The cycles from which the period of a phase follows, of one iteration of all resident blocks."""
 
     flow: Flow  # of one block
-    need: Demand  # of one block, with what its producer needs
+    need: Demand  # of one block, with its share of what the producer needs
     feeding: Phase | None  # the phase of the producer that runs beside it
     together: float  # in which every group of warps of the resident blocks has had its round
     supply: float  # shortest period that loads allow
@@ -181,7 +181,7 @@ class CorePipeline:
         need = own = self._demand(phase, role.threads)
         feeding = self._feeding_phase(role, phase)
         if feeding is not None:
-            need = need + self._demand(feeding)
+            need = need + self._demand(feeding).scaled(1 / self._fed_by(feeding))
         flow = self._flow(role, phase, own)
         rest = None if feeding is None else self._rest_of_iteration(role, phase)
         if feeding is not None and rest is not None:
@@ -247,6 +247,12 @@ class CorePipeline:
             return loops[position]
         alike = [p for p in loops if p.trips == phase.trips]
         return alike[0] if alike else (loops[position] if position < len(loops) else None)
+
+    def _fed_by(self, feeding: Phase) -> int:
+        """The number of consumers that a phase of the producer copies for: each has a share of its work."""
+        consumers = [r for r in self.profile.roles if r.name == "consumer"]
+        fed = sum(any(self._feeding_phase(r, p) is feeding for p in r.phases) for r in consumers)
+        return max(1, fed)
 
     def _producer_latency(self, feeding: Phase) -> float:
         """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine.
