@@ -33,6 +33,10 @@ EXCHANGE_CYCLES = 23.0
 # From the store of a value to shared memory to its use by another thread, behind a barrier that is counted by
 # itself: the latency of a load from shared memory. Source: as above
 SHARED_CYCLES = 33.0
+# Of a branch in which a warp loads a number from shared memory, adds it, and joins its lanes again: the latency
+# of the load, and a dozen cycles. 54 kernels of chunk_scan, with 32 to 256 such branches one after another,
+# are predicted best with 40 to 50.
+BRANCH_CYCLES = 45.0
 # Share of the warps that advance independently between barriers for such exchanges. 720 kernels of attention
 # that decodes, with mma.sync, are predicted equally well with 0.3 to 0.8.
 EXCHANGE_OVERLAP = 0.5
@@ -304,6 +308,7 @@ class CorePipeline:
         thinking += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads)
         if not work.matrix:  # other warps use the matrix pipe meanwhile, which bounds the time
             thinking += EXCHANGE_CYCLES * work.exchange_steps
+        thinking += BRANCH_CYCLES * work.shared_branches / warps
         thinking += SPECIAL_CYCLES * min(1.0, work.special_ops)
         thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
             1.0, sum(m.count for m in work.matrix if m.warps == 1)
