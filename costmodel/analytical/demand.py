@@ -147,7 +147,7 @@ def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: flo
 
 def _writes_sectors(access: Access) -> bool:
     """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes."""
-    return access.mechanism != "atomic" and access.bytes >= l2_bytes(access)
+    return access.mechanism != "atomic" and access.bytes >= access.transactions * SECTOR_BYTES
 
 
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
