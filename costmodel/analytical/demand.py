@@ -174,9 +174,9 @@ def matrix_cycles(work: MatrixWork, target: Target, constants: Constants) -> flo
     """Cycles during which `work` occupies the matrix pipe of its core.
 
     mma.sync cannot fill Hopper's pipe: it reaches two thirds of the rate of wgmma, measured by `tilesight
-    calibrate`. A wgmma of few columns waits for its operands: of 16 columns it computes 8 cycles, and reads 2.5
-    KB of shared memory, at the same share as all operands (`Constants.operand_share`). A dtype without a rate
-    in the target is charged at the rate of fp16 (see `rate_is_known`).
+    calibrate`. A wgmma of few columns waits for its operands: of 16 columns it computes 8 cycles, and reads
+    2.5 KB of shared memory, at the same share as all operands (`Constants.operand_share`). A dtype without a
+    rate in the target is charged at the rate of fp16 (see `rate_is_known`).
     """
     rate = _rate(work, target) or target["core.unit.matrix.fp16_flops_per_cycle"]
     if work.instruction.startswith("mma."):

@@ -272,6 +272,7 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
             SpanKind.WORK,
         ),
         ("accesses to shared memory", flow.service[2], SpanKind.WORK),
+        ("arrivals at barriers", flow.service[3], SpanKind.WAIT),
         ("latencies of instructions and barriers", max(0.0, rest), SpanKind.WAIT),
         ("waits for memory", flow.latency, SpanKind.WAIT),
         ("queues for units", parts.together - flow.chain, SpanKind.WAIT),

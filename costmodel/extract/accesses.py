@@ -354,7 +354,7 @@ def _distinct_share(scope: Scope, index: Any) -> float:
 
 
 def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float, float, float]:
-    """Contiguous bytes of a statement of one block, `run_bytes` and `sector_bytes` of an access to device memory.
+    """Contiguous bytes of one block, `run_bytes` and `sector_bytes`, of an access to device memory.
 
     Neighbours are blocks that start one after another: those further apart are out of step. The next
     iterations of the phase's loop count as far as their loads are in flight together.

@@ -24,7 +24,8 @@ from .exchange_calls import REDUCTION
 from .expressions import UnevaluableError, constant, evaluate, identity, variables
 from .loops import visit
 
-MOST_ITERATIONS = 1 << 14  # of the constant loops around a statement; beyond that, elements are not told apart
+# Iterations of the constant loops around a statement; beyond that, elements are not told apart.
+MOST_ITERATIONS = 1 << 14
 WARP_LANES = 32
 _LOCAL = ("local", "local.var")
 _MMA = "tirx.ptx_mma"
@@ -193,7 +194,7 @@ class _Uses:
             self._use(node.value, *node.indices)
 
     def _call(self, node: Any) -> None:
-        """The matrix instructions of a warp and the loads of their operands are steps; other calls use all."""
+        """Matrix instructions of a warp and the loads of their operands are steps; other calls use all."""
         call = node.value
         name = str(getattr(getattr(call, "op", None), "name", ""))
         parts = None
@@ -278,10 +279,10 @@ class _Uses:
         grid = {v: values.ravel() for v, values in zip(counters, mesh, strict=True)}
         for condition in self._conditions:
             try:
-                held = np.broadcast_to(np.asarray(evaluate(condition, grid), bool), next(iter(grid.values())).shape)
+                held = np.asarray(evaluate(condition, grid), bool)
             except UnevaluableError:
                 continue
-            grid = {v: values[held] for v, values in grid.items()}
+            grid = {v: values[np.broadcast_to(held, values.shape)] for v, values in grid.items()}
         return grid
 
 

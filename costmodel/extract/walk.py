@@ -72,7 +72,7 @@ class KernelReader:
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
     _loaded: set[tuple[int, ...]] | None = None  # by the current value; None between values
-    _dead: DeadValues = DeadValues()  # what no result derives from
+    _dead: DeadValues = field(default_factory=DeadValues)  # what no result derives from
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
