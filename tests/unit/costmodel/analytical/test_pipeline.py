@@ -9,6 +9,7 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.kernel_terms import KernelTerms
+from tilesight.costmodel.analytical.pipeline import BARRIER_LANES, BRANCH_CYCLES
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -375,3 +376,47 @@ def test_a_producer_copies_ahead_of_the_next_tile() -> None:
     assert latency(staying(tiles, slots=1, after=work)) - latency(
         staying(tiles, slots=2, after=work)
     ) < 0.1 * (single - ring)
+
+
+def test_consumers_share_their_producer_and_the_wait_for_its_first_copy() -> None:
+    once = replace(FED, trips=Trips((1.0,)), is_loop=False)
+
+    def consumers(count: int, work: float) -> KernelProfile:
+        phase = replace(once, work=replace(once.work, vector_ops=work))
+        profile = specialised(phase)
+        copies = Phase(Trips((1.0,)), Work(accesses=(copy(65536),)))
+        roles = (Role("producer", 128, (copies,)), *(Role("consumer", 128, (phase,)) for _ in range(count)))
+        return replace(profile, roles=roles)
+
+    # straight code of four consumers, which wait for the same copy
+    assert latency(consumers(4, 128.0)) < 1.1 * latency(consumers(1, 128.0))
+    one, four = (latency(consumers(count, 128 * 4000.0)) for count in (1, 4))
+    assert one < four < 2.5 * one
+
+
+def test_a_buffer_is_free_when_a_product_by_mma_sync_releases_it() -> None:
+    matrix = (MatrixWork("mma.m16n8k16", 512.0, 4096.0),)
+    work = Work(matrix=matrix, barrier_waits=2, vector_ops=128 * 100.0)
+    held = Phase(Trips((64.0,)), work, is_loop=True)
+    assert latency(specialised(replace(held, held_share=0.5))) < latency(specialised(held))
+    many = {share: latency(specialised(replace(held, held_share=share), slots=8)) for share in (0.5, None)}
+    assert many[0.5] == pytest.approx(many[None])
+
+
+def test_each_branch_waits_for_its_value_from_shared_memory() -> None:
+    def waiting(branches: float) -> float:
+        return latency(specialised(replace(FED, work=replace(FED.work, shared_branches=4 * branches))))
+
+    each = (waiting(200) - waiting(100)) / 100 / 64 * H200["core.clock_mhz"]
+    assert each == pytest.approx(BRANCH_CYCLES, rel=0.02)
+
+
+def test_threads_arrive_at_a_barrier_one_after_another() -> None:
+    def with_barriers(threads: int, count: float) -> float:
+        work = Work(vector_ops=threads * 1.0, block_syncs=count)
+        role = Role("all", threads, (Phase(Trips((1.0,)), work),))
+        return latency(KernelProfile("cuda", "sm_90a", (132, 1, 1), threads, 1, 0, (role,), ()))
+
+    for threads in (128, 1024):
+        cycles = (with_barriers(threads, 200) - with_barriers(threads, 100)) / 100 * H200["core.clock_mhz"]
+        assert cycles == pytest.approx(max(H200["core.sync_cycles"], threads / BARRIER_LANES), rel=0.02)
