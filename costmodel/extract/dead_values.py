@@ -250,12 +250,13 @@ class _Uses:
     def _place(self, access: Any, grid: dict[int, NDArray[np.int64]]) -> Use:
         """The elements that a load, a store or a part of a buffer accesses, by iteration of the grid."""
         if isinstance(access, _Part):
-            key, index, lanes, stride = access.buffer, access.offset, access.elements, 1
+            key, index = access.buffer, access.offset
+            whole: tuple[int | None, int | None] = (access.elements, 1)
         else:
             key, index = identity(access.buffer.data), access.indices[0]
             is_vector = type(index).__name__ == "Ramp"
-            lanes = constant(index.lanes) if is_vector else 1
-            stride = constant(index.stride) if is_vector else 1
+            whole = (constant(index.lanes), constant(index.stride)) if is_vector else (1, 1)
+        lanes, stride = whole
         size = self.sizes.get(key, 1)
         if size == 1 or lanes is None or stride is None or not variables(index) <= grid.keys():
             return key, None
