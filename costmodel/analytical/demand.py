@@ -146,8 +146,11 @@ def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: flo
 
 
 def _writes_sectors(access: Access) -> bool:
-    """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes."""
-    return access.mechanism != "atomic" and access.bytes >= access.transactions * SECTOR_BYTES
+    """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes.
+
+    Those of sectors alone in their 64 bytes move at half of that rate (experiments/stripes, 32 bytes).
+    """
+    return access.mechanism != "atomic" and access.bytes >= l2_bytes(access) / (1 + access.alone_share)
 
 
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:

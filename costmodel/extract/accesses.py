@@ -93,12 +93,12 @@ def lane_access(
         _places_together(scope, site, width) if site.space is Space.GLOBAL else (0.0, 0.0, 0.0)
     )
     # stores of several lanes to one sector are parts of a row, which the next instruction continues, unless
-    # the block has no more of it
+    # the block has just one sector of it
     apart = (
         not write
         or mechanism == "atomic"
         or requested <= each * instructions * width * 1.01
-        or 0 < own_bytes <= SECTOR_BYTES
+        or own_bytes == SECTOR_BYTES
     )
     return Access(
         space=site.space,
