@@ -278,9 +278,12 @@ class CorePipeline:
         depth = warps / groups / spread  # warps of the group on each of them
         # the kinds of arithmetic alternate within a program, so they overlap less than separate units
         arithmetic = p_norm([own.vector, own.issue, own.special], self.constants.arithmetic_norm)
-        # a group uses only its own schedulers, and dependent instructions leave some of their slots empty
-        slots = own.issue * schedulers / spread / min(1.0, self.constants.warp_issue_share * depth)
-        alone = p_norm([own.vector, slots, own.special], self.constants.arithmetic_norm) / groups
+        # a group uses only its own schedulers and their lanes, and dependent instructions leave some of their
+        # slots empty
+        own_share = schedulers / spread
+        slots = own.issue * own_share / min(1.0, self.constants.warp_issue_share * depth)
+        alone = [own.vector * own_share, slots, own.special * own_share]
+        alone = p_norm(alone, self.constants.arithmetic_norm) / groups
         alone = max(alone, own.issue * schedulers / warps + self._rewriting_latency(role, phase))
         memory = (
             sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma")
