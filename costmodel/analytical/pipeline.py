@@ -38,6 +38,12 @@ SHARED_CYCLES = 33.0
 EXCHANGE_OVERLAP = 0.5
 
 
+# Share of the issue slots of its scheduler that a warp alone fills in code without matrix instructions: each of
+# its instructions waits for 1.97 cycles in the mean, as the stall counts in the machine code of 33 kernels of
+# norms, softmax, cross-entropy, gemv, rope, silu_mul, quantize and topk_gate say (nvcc 13.0; 1.3 to 3.2).
+PLAIN_ISSUE_SHARE = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
     """The cycles of one iteration of a phase that all resident blocks of a core execute."""
@@ -281,7 +287,8 @@ class CorePipeline:
         # a group uses only its own schedulers and their lanes, and dependent instructions leave some of their
         # slots empty
         own_share = schedulers / spread
-        slots = own.issue * own_share / min(1.0, self.constants.warp_issue_share * depth)
+        issue_share = self.constants.warp_issue_share if work.matrix else PLAIN_ISSUE_SHARE
+        slots = own.issue * own_share / min(1.0, issue_share * depth)
         alone = [own.vector * own_share, slots, own.special * own_share]
         alone = p_norm(alone, self.constants.arithmetic_norm) / groups
         alone = max(alone, own.issue * schedulers / warps + self._rewriting_latency(role, phase))
