@@ -328,7 +328,7 @@ class KernelReader:
         count_address(self, node.indices[0], scope)
         site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
         if site is not None:
-            self.phase.accesses.append(lane_access(scope, site, write=True, mechanism="st"))
+            self.phase.add_access(lane_access(scope, site, write=True, mechanism="st"), scope, site)
             self.phase.counts["integer_ops"] += scope.issued_lanes
         return scope
 
