@@ -54,9 +54,9 @@ SHARED_CYCLES = 33.0
 EXCHANGE_OVERLAP = 0.5
 
 
-# Share of the issue slots of its scheduler that a warp alone fills in kernels without matrix instructions: each of
-# its instructions waits for 1.97 cycles in the mean, as the stall counts in the machine code of 33 kernels of
-# norms, softmax, cross-entropy, gemv, rope, silu_mul, quantize and topk_gate say (nvcc 13.0; 1.3 to 3.2).
+# Share of the issue slots of its scheduler that a warp alone fills in kernels without matrix instructions:
+# each of its instructions waits for two cycles in the mean, by the stall counts in the machine code of 33
+# kernels (norms, softmax, cross-entropy, gemv, rope, silu_mul, quantize, topk_gate; nvcc 13.0; 1.3 to 3.2 each).
 PLAIN_ISSUE_SHARE = 0.5
 
 
@@ -305,8 +305,13 @@ class CorePipeline:
         own_share = schedulers / spread
         issue_share = PLAIN_ISSUE_SHARE if self._is_plain else self.constants.warp_issue_share
         slots = own.issue * own_share / min(1.0, issue_share * depth)
-        alone = [own.vector * own_share, slots, own.special * own_share]
-        alone = p_norm(alone, self.constants.arithmetic_norm) / groups
+        alone = (
+            p_norm(
+                [own.vector * own_share, slots, own.special * own_share],
+                self.constants.arithmetic_norm,
+            )
+            / groups
+        )
         alone = max(alone, own.issue * schedulers / warps + self._rewriting_latency(role, phase))
         memory = (
             sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma")

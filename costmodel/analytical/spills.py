@@ -27,8 +27,8 @@ from ptxas reports of 28 kernels and the machine code of nine of them:
   factor of two, single kernels within 2.6).
 
 The same counters, and those of 26 kernels of norms, softmax and cross-entropy, show where the bytes go. The
-first-level cache writes stores through, so half of the bytes reach L2, at its rate of writes. Loads reach L2 as
-far as the spilled registers of all resident threads exceed the cache beside shared memory. Stores go on to
+first-level cache writes stores through, so half of the bytes reach L2, at its rate of writes. Loads reach L2
+as far as the spilled registers of all resident threads exceed the cache beside shared memory. Stores go on to
 device memory if L2 does not hold them until the next block stores there, loads if they exceed L2 twice.
 
 Local arrays that are indexed at run time (extract/local_arrays.py) take the same way.
@@ -52,7 +52,7 @@ SEVERAL_TILES = 1.5
 # from one wgmma to the next if the compiler waits for each: a middle of six kernels on an H200 (0 to 230)
 SERIAL_CYCLES = 50.0
 ROUND_TRIP_BYTES = 8  # a register is stored once and loaded once
-# Share of L2 by which local memory exceeds it before all of it is evicted: the least recently used lines go first
+# Share of L2 by which local memory exceeds it when all of it is evicted: the oldest lines go first
 OUTGROWN = 0.5
 
 
@@ -177,7 +177,7 @@ def _spilled_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: 
 
 
 def stored_bytes(moved: float) -> float:
-    """The part of the moved bytes of local memory that is stored: the first-level cache writes all through."""
+    """The part of the moved bytes of local memory that is stored. The first-level cache writes it through."""
     return moved / 2
 
 

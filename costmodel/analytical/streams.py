@@ -67,9 +67,14 @@ _Key = tuple[str, Tiles, Trips, bool, float]  # tensor, tiles, trips, whether ca
 
 
 def _listed(found: dict[_Key, list[float]]) -> tuple[Stream, ...]:
-    return tuple(
-        Stream(tensor, tiles, trips, different, requested, wanted, cached, row, stretched / different, near)
-        for (tensor, tiles, trips, cached, row), (different, requested, wanted, stretched, near) in found.items()
+    return tuple(_stream(key, sums) for key, sums in found.items())
+
+
+def _stream(key: _Key, sums: Sequence[float]) -> Stream:
+    tensor, tiles, trips, cached, row = key
+    different, requested, wanted, stretched, near = sums
+    return Stream(
+        tensor, tiles, trips, different, requested, wanted, cached, row, stretched / different, near
     )
 
 
