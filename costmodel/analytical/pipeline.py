@@ -56,7 +56,7 @@ EXCHANGE_OVERLAP = 0.5
 
 # Share of the issue slots of its scheduler that a warp alone fills in kernels without matrix instructions:
 # each of its instructions waits for two cycles in the mean, by the stall counts in the machine code of 33
-# kernels (norms, softmax, cross-entropy, gemv, rope, silu_mul, quantize, topk_gate; nvcc 13.0; 1.3 to 3.2 each).
+# kernels (norms, softmax, cross-entropy, gemv, rope, silu_mul, quantize, topk_gate; nvcc 13.0; 1.3 to 3.2).
 PLAIN_ISSUE_SHARE = 0.5
 
 
