@@ -227,6 +227,13 @@ def l2_bytes_per_cycle(target: Target, constants: Constants, cores_busy: float) 
     return min(constants.core_l2_bytes_per_cycle, _each_cycle(l2_gb_per_s(target), target, cores_busy))
 
 
+def l2_writes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:
+    """Bytes a cycle of whole sectors that the lanes of one core write to L2."""
+    rate = target.get(L2_WRITES)
+    reads = l2_bytes_per_cycle(target, constants, cores_busy)
+    return min(reads, _each_cycle(rate, target, cores_busy)) if rate else reads
+
+
 def _each_cycle(gb_per_s: float, target: Target, cores_busy: float) -> float:
     """Bytes a cycle of one core's share of a bandwidth of all cores."""
     return gb_per_s * 1e9 / (target["core.clock_mhz"] * 1e6) / max(1.0, cores_busy)

@@ -24,7 +24,7 @@ from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
 from .schedule import last_wave, list_makespan, uniform_makespan
-from .spills import local_footprint, share_beyond_l2
+from .spills import loaded_beyond_l2, local_bytes, local_footprint, written_beyond_l2
 from .tiles import trips_in_launch_order
 from .traffic import Traffic, atomic_us, traffic
 
@@ -370,12 +370,16 @@ class KernelTerms:
         capacity = LAST_KEPT_SHARE * self.target["device.memory.l2.bytes"]
         cores = min(self.cores, self.profile.blocks)
         known = replace(self.occupancy, spilled={}) if self.occupancy.spill_bytes is None else self.occupancy
-        total = 0.0
+        beside = self.traffic.dram * min(1.0, self.resident * cores / self.profile.blocks)
+        loaded = written = 0.0
         for role in self._timed_roles():
             for phase in role.phases:
                 footprint = local_footprint(role, phase, known) * self.resident * cores
-                total += self._local_traffic(role, phase) * share_beyond_l2(footprint, capacity)
-        return total
+                moved = local_bytes(self.profile, role, phase, known) * phase.trips.mean * self.profile.blocks
+                loaded += loaded_beyond_l2(moved, footprint, capacity)
+                # an iteration stores to the addresses of the one before it
+                written += written_beyond_l2(moved, footprint, beside / max(1.0, phase.trips.mean), capacity)
+        return loaded + max(0.0, written - capacity)  # the last stores stay in L2 when the kernel ends
 
     def _wavefronts(self, work: Work) -> float:
         """Wavefronts of shared memory: accesses of lanes, operands of matrix units, and lane exchanges."""

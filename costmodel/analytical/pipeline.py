@@ -10,12 +10,28 @@ from functools import cached_property
 from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
 from ...target.spec import Target
 from .constants import Constants
-from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes, l2_bytes_per_cycle
+from .demand import (
+    RESOURCES,
+    Demand,
+    copy_cycles,
+    demand,
+    is_plain_shared,
+    l2_bytes,
+    l2_bytes_per_cycle,
+    l2_writes_per_cycle,
+)
 from .first_level import first_level_room
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
-from .spills import array_bytes, local_bytes, local_footprint, serial_cycles, share_beyond_core
+from .spills import (
+    array_bytes,
+    loaded_beyond_core,
+    local_bytes,
+    local_footprint,
+    serial_cycles,
+    stored_bytes,
+)
 from .unrolling import iterations_joined
 
 WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
@@ -44,6 +60,12 @@ BARRIER_LANES = 16.0
 # Share of the warps that advance independently between barriers for such exchanges. 720 kernels of attention
 # that decodes, with mma.sync, are predicted equally well with 0.3 to 0.8.
 EXCHANGE_OVERLAP = 0.5
+
+
+# Share of the issue slots of its scheduler that a warp alone fills in kernels without matrix instructions:
+# each of its instructions waits for two cycles in the mean, by the stall counts in the machine code of 33
+# kernels (norms, softmax, cross-entropy, gemv, rope, silu_mul, quantize, topk_gate; nvcc 13.0; 1.3 to 3.2).
+PLAIN_ISSUE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +315,18 @@ class CorePipeline:
         depth = warps / groups / spread  # warps of the group on each of them
         # the kinds of arithmetic alternate within a program, so they overlap less than separate units
         arithmetic = p_norm([own.vector, own.issue, own.special], self.constants.arithmetic_norm)
-        # a group uses only its own schedulers, and dependent instructions leave some of their slots empty
-        slots = own.issue * schedulers / spread / min(1.0, self.constants.warp_issue_share * depth)
-        alone = p_norm([own.vector, slots, own.special], self.constants.arithmetic_norm) / groups
+        # a group uses only its own schedulers and their lanes, and dependent instructions leave some of their
+        # slots empty
+        own_share = schedulers / spread
+        issue_share = PLAIN_ISSUE_SHARE if self._is_plain else self.constants.warp_issue_share
+        slots = own.issue * own_share / min(1.0, issue_share * depth)
+        alone = (
+            p_norm(
+                [own.vector * own_share, slots, own.special * own_share],
+                self.constants.arithmetic_norm,
+            )
+            / groups
+        )
         alone = max(alone, own.issue * schedulers / warps + self._rewriting_latency(role, phase))
         memory = (
             sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma")
@@ -349,9 +380,25 @@ class CorePipeline:
             return 0.0
         room = first_level_room(self.profile, self.target, resident)
         footprint = local_footprint(role, phase, self.occupancy) * resident
-        beyond = moved * share_beyond_core(footprint, room)
         alone = moved - array_bytes(phase)  # arithmetic continues beside the accesses to arrays
-        return alone / self.target["core.memory.shared.bytes_per_cycle"] + beyond / self._l2_share
+        beyond = loaded_beyond_core(moved, footprint, room) / self._l2_share
+        beyond += stored_bytes(moved) / self._store_rate
+        return alone / self.target["core.memory.shared.bytes_per_cycle"] + beyond
+
+    @property
+    def _store_rate(self) -> float:
+        """Bytes a cycle at which L2 takes what one core stores to local memory.
+
+        In kernels with matrix instructions stores drain beside them. Others store all their spills at once.
+        """
+        if self._is_plain:
+            return l2_writes_per_cycle(self.target, self.constants, self.cores_busy)
+        return self._l2_share
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether the kernel has no matrix instructions."""
+        return not any(phase.work.matrix for role in self.profile.roles for phase in role.phases)
 
     def local_bytes(self, role: Role, phase: Phase) -> float:
         """Bytes of local memory that one iteration of one block stores and loads."""

@@ -26,9 +26,10 @@ from ptxas reports of 28 kernels and the machine code of nine of them:
   (ptxas reports of 135 attention kernels with nine pairs of accumulators: the mean of each pair is within a
   factor of two, single kernels within 2.6).
 
-The same counters show where the bytes go. The first-level cache writes stores through, so half of the bytes
-reach L2. Loads reach L2 as far as the spilled registers of all resident threads exceed the cache beside
-shared memory. What exceeds L2 as well goes to device memory.
+The same counters, and those of 26 kernels of norms, softmax and cross-entropy, show where the bytes go. The
+first-level cache writes stores through, so half of the bytes reach L2, at its rate of writes. Loads reach L2
+as far as the spilled registers of all resident threads exceed the cache beside shared memory. Stores go on to
+device memory if L2 does not hold them until the next block stores there, loads if they exceed L2 twice.
 
 Local arrays that are indexed at run time (extract/local_arrays.py) take the same way.
 """
@@ -51,6 +52,8 @@ SEVERAL_TILES = 1.5
 # from one wgmma to the next if the compiler waits for each: a middle of six kernels on an H200 (0 to 230)
 SERIAL_CYCLES = 50.0
 ROUND_TRIP_BYTES = 8  # a register is stored once and loaded once
+# Share of L2 by which local memory exceeds it when all of it is evicted: the oldest lines go first
+OUTGROWN = 0.5
 
 
 def spilled_registers(role: Role, phase: Phase, occupancy: Occupancy) -> float:
@@ -173,27 +176,50 @@ def _spilled_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: 
     return share * occupancy.spill_bytes * role.threads
 
 
-def share_beyond_core(footprint: float, room: float) -> float:
-    """Share of the bytes of local memory that reach L2: all stores, and the loads that miss the first cache.
+def stored_bytes(moved: float) -> float:
+    """The part of the moved bytes of local memory that is stored. The first-level cache writes it through."""
+    return moved / 2
+
+
+def loaded_beyond_core(moved: float, footprint: float, room: float) -> float:
+    """The part of the moved bytes of local memory that is loaded from L2.
 
     Args:
+        moved: bytes that are stored and loaded.
         footprint: bytes of local memory of all resident threads of a core.
         room: bytes of the first-level cache.
     """
     kept = min(1.0, max(0.0, room) / footprint) if footprint else 1.0
-    return 1 - kept / 2
+    return moved / 2 * (1 - kept)
 
 
-def share_beyond_l2(footprint: float, capacity: float) -> float:
-    """Share of the bytes of local memory that reach device memory, in both directions.
+def loaded_beyond_l2(moved: float, footprint: float, capacity: float) -> float:
+    """The part of the moved bytes of local memory that is loaded from device memory.
 
-    A block reuses the addresses of the block before it, so all of them stay in a cache that holds them once.
+    Between the store of a value and its load, half of the others are touched in the mean.
 
     Args:
+        moved: bytes that are stored and loaded.
         footprint: bytes of local memory of all resident threads of the device.
         capacity: bytes of L2.
     """
-    return 1 - min(1.0, capacity / footprint) if footprint else 0.0
+    return moved / 2 * (1 - min(1.0, 2 * capacity / footprint)) if footprint else 0.0
+
+
+def written_beyond_l2(moved: float, footprint: float, beside: float, capacity: float) -> float:
+    """The part of the moved bytes of local memory that is written back to device memory.
+
+    A block stores to the addresses of the block before it. The lines in between, and what the blocks move
+    `beside`, evict these addresses before that if L2 does not hold both; then each store is written back.
+
+    Args:
+        moved: bytes that are stored and loaded.
+        footprint: bytes of local memory of all resident threads of the device.
+        beside: other bytes that all resident blocks move.
+        capacity: bytes of L2.
+    """
+    exceeded = (footprint + beside) / capacity - 1 if footprint else 0.0
+    return moved / 2 * min(1.0, max(0.0, exceeded) / OUTGROWN)
 
 
 def _share(role: Role, phase: Phase, in_loop: bool) -> float:

@@ -27,6 +27,7 @@ class Stream:
     cached: bool  # whether the first-level cache of the core may serve them
     row_bytes: float = 0.0  # contiguous bytes at each place that loaded data chooses; 0 if none does
     stretch: float = 1.0  # time of its bytes at device memory, compared with whole rows
+    near: float = 0.0  # part of `requested` that the iteration that requests it has requested before
 
     @property
     def largest_bytes(self) -> float:
@@ -51,13 +52,14 @@ def streams_of(profile: KernelProfile) -> tuple[tuple[Stream, ...], tuple[Stream
                 if access.space is Space.GLOBAL:
                     trips = phase.trips if access.loop_dependent else _ONCE
                     key = (access.tensor, Tiles.of(access), trips, _is_cached(access), access.row_bytes)
-                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0, 0.0])
+                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0, 0.0, 0.0])
                     moved = _transferred(access)
                     different = max(_footprint(access), 1.0)
                     entry[0] += different
                     entry[1] += max(1.0, moved * phase.trips.mean)
                     entry[2] += max(1.0, min(access.bytes, moved) * phase.trips.mean)
                     entry[3] += different * _stretch(access.run_bytes)
+                    entry[4] += max(0.0, moved - different) * phase.trips.mean
     return _listed(reads), _listed(writes)
 
 
@@ -65,9 +67,14 @@ _Key = tuple[str, Tiles, Trips, bool, float]  # tensor, tiles, trips, whether ca
 
 
 def _listed(found: dict[_Key, list[float]]) -> tuple[Stream, ...]:
-    return tuple(
-        Stream(tensor, tiles, trips, different, requested, wanted, cached, row, stretched / different)
-        for (tensor, tiles, trips, cached, row), (different, requested, wanted, stretched) in found.items()
+    return tuple(_stream(key, sums) for key, sums in found.items())
+
+
+def _stream(key: _Key, sums: Sequence[float]) -> Stream:
+    tensor, tiles, trips, cached, row = key
+    different, requested, wanted, stretched, near = sums
+    return Stream(
+        tensor, tiles, trips, different, requested, wanted, cached, row, stretched / different, near
     )
 
 

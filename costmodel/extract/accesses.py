@@ -363,17 +363,25 @@ def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float,
         elements, share = scope.over_statement(site.index)
         addresses = (elements * site.element_bytes).astype(np.int64)
         run, together = contiguous_bytes(addresses, width), sector_bytes_of(addresses, width) / share
-        own = run
-        loop = scope.phase_loop
-        if loop is not None and 0 < _step_bytes(scope, site, loop.variable, loop.start) <= run:
-            run *= loop.together
-        for variable, extent in (scope.launch.block[axis] for axis in AXES if axis in scope.launch.block):
-            step = _step_bytes(scope, site, variable, 0) if extent > 1 else 0.0
-            if step:
-                return own, run * extent if step <= run else run, together
+        return run, reach(scope, site, run), together
     except UnevaluableError:
         return 0.0, 0.0, 0.0
-    return own, run, together
+
+
+def reach(scope: Scope, site: AccessSite, run: float) -> float:
+    """Bytes to which the run of one block grows with the next iterations and the blocks that start next.
+
+    Raises:
+        UnevaluableError: the distance of the next ones cannot be evaluated.
+    """
+    loop = scope.phase_loop
+    if loop is not None and 0 < _step_bytes(scope, site, loop.variable, loop.start) <= run:
+        run *= loop.together
+    for variable, extent in (scope.launch.block[axis] for axis in AXES if axis in scope.launch.block):
+        step = _step_bytes(scope, site, variable, 0) if extent > 1 else 0.0
+        if step:
+            return run * extent if step <= run else run
+    return run
 
 
 def _continues(scope: Scope, site: AccessSite, width: int) -> bool:

@@ -7,6 +7,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...profile.values import Access, MatrixWork, Phase, Trips, Work
+from .accesses import AccessSite
+from .joined_runs import JoinedRuns
+from .scope import Scope
 
 ONCE = Trips((1.0,))
 Slot = tuple[int, int]  # a ring of mbarriers: the buffer, and the place of the first of them
@@ -80,6 +83,7 @@ class PhaseCounts:
     refills: dict[Slot, Slot] = field(default_factory=dict)
     matrix: list[MatrixWork] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
+    runs: JoinedRuns = field(default_factory=JoinedRuns)
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     unknown: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     quotients: set[str] = field(default_factory=set)  # texts of those that were counted
@@ -94,6 +98,11 @@ class PhaseCounts:
     wait_groups: list[int] = field(
         default_factory=list
     )  # number of copy groups that each wait leaves in flight
+
+    def add_access(self, access: Access, scope: Scope, site: AccessSite) -> None:
+        """Count an access of lanes to `site`."""
+        self.runs.note(len(self.accesses), access, scope, site)
+        self.accesses.append(access)
 
     def note_wait(self, barrier: Slot | None) -> None:
         if barrier is not None:
@@ -166,8 +175,8 @@ class PhaseCounts:
         however many buffers there are.
         """
         if not (self.between and self.order.block_syncs and self.filled & self.order.awaited):
-            return tuple(self.accesses)
-        return tuple(replace(a, slots=1) if _is_bulk_load(a) else a for a in self.accesses)
+            return self.runs.joined(self.accesses)
+        return tuple(replace(a, slots=1) if _is_bulk_load(a) else a for a in self.runs.joined(self.accesses))
 
     @property
     def operations(self) -> float:

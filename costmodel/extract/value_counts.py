@@ -154,7 +154,7 @@ def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
     site = context.memory.site(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
     if site is not None:
         load = lane_access(scope, site, write=False, mechanism="ld")
-        context.phase.accesses.append(load)
+        context.phase.add_access(load, scope, site)
         # an address for each instruction that is left
         context.phase.counts["integer_ops"] += scope.issued_lanes * load.instructions / scope.warp_executions
 

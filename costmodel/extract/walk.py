@@ -335,7 +335,7 @@ class KernelReader:
         count_address(self, node.indices[0], kept)
         site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
         if site is not None:
-            self.phase.accesses.append(lane_access(kept, site, write=True, mechanism="st"))
+            self.phase.add_access(lane_access(kept, site, write=True, mechanism="st"), kept, site)
             self.phase.counts["integer_ops"] += kept.issued_lanes
         return scope
 

@@ -715,6 +715,21 @@ def stripes(rows, columns, block_rows, block_columns, down):
     return main
 
 
+def exchanged_halves(rows, columns, block_rows, apart):
+    """Both halves of each row by a statement each, exchanged; `apart`: those of a matrix twice as wide."""
+    half, width = columns // 2, columns * apart
+
+    @T.prim_func
+    def main(A: T.Tensor((rows, width), "float32"), B: T.Tensor((rows, width), "float32")):
+        with T.Kernel(rows // block_rows, threads=128) as b:
+            for i, j in T.Parallel(block_rows, half):
+                B[b * block_rows + i, j] = A[b * block_rows + i, half * apart + j]
+            for i, j in T.Parallel(block_rows, half):
+                B[b * block_rows + i, half * apart + j] = A[b * block_rows + i, j]
+
+    return main
+
+
 def narrowed(size, dtype):
     """A conversion to a narrower float format and back."""
 

@@ -281,9 +281,9 @@ def test_groups_that_leave_matrix_work_in_flight_compute_beside_it() -> None:
     product = MatrixWork("wgmma.m64n128k16", 16.0, 2.0 * 64 * 128 * 16, 128 * 16 * 2, 4, "bfloat16")
 
     def time(share: float, *, products: int = 1, operations: float = 128 * 1000.0) -> float:
-        work = Work(
-            (product,) * products, vector_ops=operations, matrix_waits=products, matrix_in_flight=share
-        )
+        # arithmetic alone is that of a kernel with matrix instructions, too
+        matrix = (product,) * products or (replace(product, count=0.0),)
+        work = Work(matrix, vector_ops=operations, matrix_waits=products, matrix_in_flight=share)
         loop = Phase(Trips((512.0,)), work, is_loop=True)
         return latency(
             KernelProfile("cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (Role("all", 128, (loop,)),), ())
@@ -420,3 +420,25 @@ def test_threads_arrive_at_a_barrier_one_after_another() -> None:
     for threads in (128, 1024):
         cycles = (with_barriers(threads, 200) - with_barriers(threads, 100)) / 100 * H200["core.clock_mhz"]
         assert cycles == pytest.approx(max(H200["core.sync_cycles"], threads / BARRIER_LANES), rel=0.02)
+
+
+def chained(threads: int, operations: float, *, matrix: bool = False) -> float:
+    """Microseconds of straight code of one block a core, `operations` for each thread."""
+    work = Work(vector_ops=threads * operations)
+    if matrix:
+        work = replace(work, matrix=(MatrixWork("wgmma.m64n8k16.bf16", 1, 2 * 64 * 8 * 16, warps=4),))
+    role = Role("all", threads, (Phase(Trips((1.0,)), work),), local_registers=16.0)
+    return latency(KernelProfile("cuda", "sm_90a", (132, 1, 1), threads, 1, 0, (role,), ()))
+
+
+def test_a_warp_uses_the_lanes_of_its_own_scheduler() -> None:
+    # a warp alone takes as long as four, one on each scheduler
+    one, four = chained(32, 4e4), chained(128, 4e4)
+    assert one == pytest.approx(four, rel=0.1)
+
+
+def test_a_warp_alone_leaves_half_of_the_slots_of_plain_code() -> None:
+    # two warps of a scheduler fill them, but for their queues
+    alone, two = chained(128, 4e4), chained(256, 4e4)
+    assert two < 1.3 * alone
+    assert chained(128, 4e4, matrix=True) < 0.7 * alone

@@ -277,6 +277,14 @@ def test_neighbours_that_start_together_continue_a_run(down: bool, run: float) -
     assert runs == {run}
 
 
+@pytest.mark.parametrize(("apart", "run"), [(1, 4096 * 128.0), (2, 64.0)])
+def test_statements_continue_the_runs_of_each_other(apart: int, run: float) -> None:
+    """Two halves of 16 columns of 4 bytes: whole rows together, unless there are columns in between."""
+    profile = read(kernels.exchanged_halves(4096, 32, 64, apart))
+    runs = {a.run_bytes for write in (False, True) for a in accesses(profile, write=write)}
+    assert runs == {run}
+
+
 def test_narrow_floats_without_an_instruction_take_a_function() -> None:
     """An H100 converts 8 bits by instructions, an A100 only 16; neither converts 4."""
     ops = {
