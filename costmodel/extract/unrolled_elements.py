@@ -41,6 +41,11 @@ class UnrolledElements:
         yield
         del self._counters[variable]
 
+    @property
+    def counters(self) -> frozenset[int]:
+        """The variables of these loops."""
+        return frozenset(self._counters)
+
     @contextmanager
     def condition(self, condition: Any) -> Iterator[None]:
         """A context in which `condition` holds, which `is_static`."""
@@ -87,10 +92,15 @@ class UnrolledElements:
         return {variable: values.ravel() for variable, values in zip(counters, mesh, strict=True)}
 
 
-def transformed_buffer(value: Any) -> int | None:
+def transformed_buffer(value: Any, counters: frozenset[int] = frozenset()) -> int | None:
     """The identity of the local buffer of which `value` transforms one element; None for other values.
 
-    The value follows from this element and constants by arithmetic and mathematical functions.
+    The value follows from this element, from constants and from numbers in memory that all elements share, as
+    the scale of a tensor, by arithmetic and mathematical functions.
+
+    Args:
+        value: the value.
+        counters: variables of the unrolled loops over the elements.
     """
     found: dict[int, Any] = {}
 
@@ -98,7 +108,7 @@ def transformed_buffer(value: Any) -> int | None:
         kind = type(node).__name__
         if kind == "BufferLoad":
             if not str(node.buffer.scope()).startswith("local"):
-                return False
+                return _is_one_number(node) and not counters & variables(node)
             found.setdefault(identity(node.buffer.data), node.indices)
             return all(map(_equal, node.indices, found[identity(node.buffer.data)]))
         if kind in ("Cast", "Broadcast"):
@@ -111,6 +121,10 @@ def transformed_buffer(value: Any) -> int | None:
         return kind in _ARITHMETIC and visit(node.a) and visit(node.b)
 
     return next(iter(found)) if visit(value) and len(found) == 1 else None
+
+
+def _is_one_number(load: Any) -> bool:
+    return all(type(index).__name__ != "Ramp" for index in load.indices)
 
 
 def _equal(one: Any, other: Any) -> bool:

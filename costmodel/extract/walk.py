@@ -318,7 +318,8 @@ class KernelReader:
             return scope
         self.count_value(node.value, scope)
         used = self._used(node.buffer, node.indices[0])
-        self._live.store(self._role.number, identity(node.buffer.data), transformed_buffer(node.value), used)
+        source = transformed_buffer(node.value, self._elements.counters)
+        self._live.store(self._role.number, identity(node.buffer.data), source, used)
         self.memory.note_store(identity(node.buffer.data))
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
