@@ -19,6 +19,7 @@ from .expressions import UnevaluableError, constant, evaluate, identity, variabl
 from .mathematics import MATH_NAMES
 
 MOST_ITERATIONS = 4096  # of the loops together; beyond that, all elements count as used
+_BITS = frozenset(("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "reinterpret"))
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Min", "Max"))
 
 
@@ -114,9 +115,11 @@ def transformed_buffer(value: Any, counters: frozenset[int] = frozenset()) -> in
         if kind in ("Cast", "Broadcast"):
             return visit(node.value)
         if kind == "Call":
-            name = str(getattr(node.op, "name", ""))
-            return name.partition(".")[2] in MATH_NAMES and all(map(visit, node.args))
+            name = str(getattr(node.op, "name", "")).partition(".")[2]
+            return (name in MATH_NAMES or name in _BITS) and all(map(visit, node.args))
         if kind in ("FloatImm", "IntImm"):
+            return True
+        if found and variables(node) <= counters:  # a constant of the iteration
             return True
         return kind in _ARITHMETIC and visit(node.a) and visit(node.b)
 

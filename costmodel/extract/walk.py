@@ -94,7 +94,7 @@ class KernelReader:
             self.memory.filled,
         )
         self.statement(function.body, scope)
-        self._live.finish()
+        self._live.finish(self.memory.register_bytes())
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -390,7 +390,7 @@ class KernelReader:
     @contextmanager
     def _around_elements(self, node: Any) -> Iterator[None]:
         """A loop around uses of local buffers, in one sequence of statements if it is unrolled."""
-        if loops.is_unrolled(node):
+        if loops.is_unrolled(node) or loops.is_short(node, self.memory.is_global):
             with self._live.unrolled(), self._elements.loop(node):
                 yield
         else:
