@@ -541,9 +541,7 @@ def _loading_share(loads: Sequence[Access], warps: float) -> float:
     """
     return min(
         1.0,
-        max(
-            a.instructions / (max(1.0, warps * a.warp_share) if _lanes(a) > 1 else 1.0) for a in loads
-        ),
+        max(a.instructions / (max(1.0, warps * a.warp_share) if _lanes(a) > 1 else 1.0) for a in loads),
     )
 
 

@@ -34,7 +34,6 @@ class _Span:
         later = self.last >= begin
         self.first[later] = np.maximum(self.first[later], begin)
 
-
     def prolong(self, end: int) -> None:
         """Let all elements live until `end` at least."""
         used = self.last > 0
@@ -212,6 +211,15 @@ class LiveRanges:
         `buffer_bytes` are bytes per thread by buffer.
         """
         return self._peak([key for key in self._spans if key[0] == role], buffer_bytes)
+
+    def peak_beside_products(self, role: int, buffer_bytes: Mapping[int, float]) -> float:
+        """The same in the innermost loops with matrix instructions; in all code if there are none."""
+        live = self._live([key for key in self._spans if key[0] == role], buffer_bytes)
+        loops: set[tuple[int, int]] = set()
+        for position in (p for key, found in self._accumulations.items() if key[0] == role for p in found):
+            around = [loop for loop in self._loops if loop[0] <= position <= loop[1]]
+            loops.add(min(around, key=lambda loop: loop[1] - loop[0], default=(0, len(live))))
+        return max((float(live[a : b + 1].max(initial=0.0)) for a, b in loops or {(0, len(live))}))
 
     def peak_accumulators(self, role: int, buffer_bytes: Mapping[int, float]) -> float:
         """The same for the buffers in which matrix instructions accumulate."""
