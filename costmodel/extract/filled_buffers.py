@@ -59,8 +59,6 @@ class FilledBuffer(FilledContents):
         count = different.shape[1]
         contents = self._contents(buffer, dict(zip(cases, different, strict=False)), count, bindings)
         at = np.clip(given[0].ravel().astype(np.int64), 0, self.elements - 1)
-        if not contents.known[which.ravel(), at].any():
-            raise UnevaluableError("data")
         return contents.stored_before(which.ravel(), at).reshape(given[0].shape)[()]
 
     def _contents(
