@@ -444,7 +444,7 @@ class CorePipeline:
         warps = max(1.0, role.threads / self.target["warp.threads"])
         # a warp that loads for others waits for all of it
         held = sum(_of_one_warp(a, warps) * max(1.0, a.vector_bytes / 4) for a in loads)
-        turns = max(1.0, held / self._words_at_once(role, phase))
+        turns = max(_loading_share(loads, warps), held / self._words_at_once(role, phase))
         if overlapped:
             turns = 1 / iterations_joined(phase, role.threads, self.target["warp.threads"])
         turns = max(turns, phase.work.load_branches / warps)
@@ -598,6 +598,22 @@ def _operands(loading: Phase) -> int:
     """The number of bulk loads of an iteration that are not small beside the largest one."""
     loads = [a.bytes for a in _bulk_loads(loading)]
     return sum(size >= max(loads) * SMALL_OPERAND for size in loads)
+
+
+def _loading_share(loads: Sequence[Access], warps: float) -> float:
+    """Share of the iterations that load at all: less than one if loads stand under a rare condition.
+
+    A block that stays loads what it needs at the end of a tile in one of the iterations of the tile. One lane
+    that loads alone may load for all warps.
+    """
+    return min(
+        1.0,
+        max(a.instructions / (max(1.0, warps * a.warp_share) if _lanes(a) > 1 else 1.0) for a in loads),
+    )
+
+
+def _lanes(access: Access) -> float:
+    return access.bytes / max(1e-9, access.instructions * access.vector_bytes)
 
 
 def _of_one_warp(access: Access, warps: float) -> float:

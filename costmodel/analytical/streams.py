@@ -32,11 +32,24 @@ class Stream:
     @property
     def largest_bytes(self) -> float:
         """Distinct bytes of a tile, for the block that reads most of those that share it."""
+        whole = self._iterations_of_tile
+        if whole:
+            return self.bytes * whole
         return (
             self.bytes
             * (self.trips.mean if self.trips.axes & self.tiles.axes else self.trips.largest)
             / self.tiles.turns
         )
+
+    @property
+    def _iterations_of_tile(self) -> float:
+        """Iterations of each tile of blocks that stay, if all tiles have equally many; else 0.
+
+        The block with the most tiles then tells it: others have fewer tiles, not shorter ones.
+        """
+        whole = self.trips.largest / self.tiles.turns
+        equal = self.tiles.turns > 1 and whole >= 1 and all(t % whole == 0 for t in self.trips.per_block)
+        return whole if equal else 0.0
 
 
 _ONCE = Trips((1.0,))

@@ -58,6 +58,8 @@ def roles_of(
             registers_limit=role.registers_limit,
             local_registers=live.peak_registers(role.number, local_bytes),
             accumulator_registers=live.peak_accumulators(role.number, local_bytes),
+            outside_registers=live.peak_registers(role.number, local_bytes)
+            - live.peak_beside_products(role.number, local_bytes),
         )
         for role in roles
         if not role.is_empty

@@ -94,7 +94,7 @@ class KernelReader:
             self.memory.filled,
         )
         self.statement(function.body, scope)
-        self._live.finish()
+        self._live.finish(self.memory.register_bytes())
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -325,7 +325,8 @@ class KernelReader:
         kept = scope.in_share_of_iterations(share)
         self.count_value(node.value, kept)
         used = self._used(node.buffer, node.indices[0])
-        self._live.store(self._role.number, identity(node.buffer.data), transformed_buffer(node.value), used)
+        source = transformed_buffer(node.value, self._elements.counters)
+        self._live.store(self._role.number, identity(node.buffer.data), source, used)
         self.memory.note_store(identity(node.buffer.data))
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
@@ -396,7 +397,7 @@ class KernelReader:
     @contextmanager
     def _around_elements(self, node: Any) -> Iterator[None]:
         """A loop around uses of local buffers, in one sequence of statements if it is unrolled."""
-        if loops.is_unrolled(node):
+        if loops.is_unrolled(node) or loops.is_short(node, self.memory.is_global):
             with self._live.unrolled(), self._elements.loop(node):
                 yield
         else:

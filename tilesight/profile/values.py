@@ -171,6 +171,8 @@ class Role:
     local_registers: float = 0.0  # peak of the 32-bit registers per thread that live local buffers need
     # the part of them in which matrix instructions accumulate; 0 without any, or if it was not counted
     accumulator_registers: float = 0.0
+    # the part of `local_registers` that only code around the loops with matrix instructions needs
+    outside_registers: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

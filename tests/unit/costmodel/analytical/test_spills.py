@@ -195,6 +195,16 @@ def test_values_beside_the_accumulators_are_spilled_one_by_one() -> None:
     assert in_loop(matmul(128, 8, 258.0, 128.0, vector_ops=65536.0)) == 258 + 36 - 255
 
 
+def test_what_only_code_around_the_loop_needs_is_spilled_there() -> None:
+    """192 accumulators fit beside the products; 64 values that are made of them afterwards do not."""
+    profile = matmul(192, 8, 258.0, 192.0)
+    (loop,) = profile.roles[0].phases
+    after = Phase(Trips((1.0,)), Work(convert_ops=24576.0))
+    role = replace(profile.roles[0], phases=(loop, after), outside_registers=64.0)
+    held = occupancy(replace(profile, roles=(role,)), H200)
+    assert [spilled_registers(role, p, held) for p in role.phases] == [0, 258 + 36 - 255]
+
+
 def test_accumulators_that_were_not_counted_are_the_buffers_of_a_loop_without_arithmetic() -> None:
     assert in_loop(matmul(128, 16, 258.0, 0.0)) == 128
     assert in_loop(matmul(128, 16, 258.0, 0.0, vector_ops=65536.0)) == 258 + 36 - 255

@@ -128,6 +128,14 @@ def test_an_array_indexed_by_a_long_loop_lies_in_local_memory() -> None:
     assert role(long, "all").local_registers < 8
 
 
+def test_an_array_that_only_a_condition_reads_lies_in_local_memory() -> None:
+    """Its elements are stored at a number that is computed from the counter of a loop."""
+    profile = read(kernels.chosen_rows(64, 32))
+    assert accesses(profile, Space.LOCAL, write=True)
+    assert accesses(profile, Space.LOCAL)
+    assert role(profile, "all").local_registers < 8
+
+
 def test_a_loop_whose_copies_would_be_long_code_keeps_its_array_in_local_memory() -> None:
     few, many = (read(kernels.logarithms(1 << 12, steps)) for steps in (2, 8))
     assert not accesses(few, Space.LOCAL)
