@@ -69,27 +69,11 @@ def train_networks(
     import torch
 
     device = _device()
-    own = [np.flatnonzero(mask) for mask in chosen]
-    centres = np.stack([features[rows].mean(axis=0, dtype=np.float64) for rows in own])
-    spreads = np.stack([features[rows].std(axis=0, dtype=np.float64) for rows in own]) + LEAST_SPREAD
-    intercepts = np.array([np.average(ratio_log[rows], weights=weights[rows]) for rows in own])
-    scales = np.array([ratio_log[rows].std() for rows in own])
-    scales[scales == 0] = 1.0
-
-    def tensor(values: Any) -> torch.Tensor:
-        return torch.as_tensor(np.asarray(values, dtype=np.float32), device=device)
-
-    # rows of all networks in one matrix, padded by their first rows, which are not drawn
-    longest = max(len(rows) for rows in own)
-    padded = torch.as_tensor(np.stack([np.resize(rows, longest) for rows in own]), device=device)
-    counts = tensor([len(rows) for rows in own])[:, None]
-    table, ratio, weight = tensor(features), tensor(ratio_log), tensor(weights)
-    centre, spread = tensor(centres)[:, None], tensor(spreads)[:, None]
-    intercept, scale = tensor(intercepts)[:, None], tensor(scales)[:, None]
+    rows = _Rows(features, ratio_log, weights, chosen, device)
     generator = torch.Generator(device=device).manual_seed(how.seed)
-    layers = _first_layers(features.shape[1], len(own), how, generator)
-    batch = min(BATCH, longest)
-    steps = how.epochs * -(-longest // batch)
+    layers = _first_layers(features.shape[1], len(chosen), how, generator)
+    batch = min(BATCH, rows.longest)
+    steps = how.epochs * -(-rows.longest // batch)
     optimizer = torch.optim.AdamW(
         [parameter for layer in layers for parameter in layer],
         lr=how.learning_rate,
@@ -98,18 +82,15 @@ def train_networks(
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / steps))
     for _ in range(steps):
-        drawn = torch.rand(len(own), batch, device=device, generator=generator)
-        rows = padded.gather(1, (drawn * counts).long().clamp_(max=longest - 1))
-        values = ((table[rows] - centre) / spread).clamp_(-FARTHEST, FARTHEST)
+        values, wanted, weight = rows.drawn(batch, generator)
         for layer_weights, biases in layers[:-1]:
             values = torch.nn.functional.silu(torch.baddbmm(biases, values, layer_weights))
             kept = torch.rand(values.shape, device=device, generator=generator) >= how.dropout
             values = values * kept / (1 - how.dropout)
         last_weights, last_biases = layers[-1]
         predicted = torch.baddbmm(last_biases, values, last_weights)[..., 0]
-        wanted = (ratio[rows] - intercept) / scale
         errors = torch.nn.functional.smooth_l1_loss(predicted, wanted, reduction="none")
-        loss = (weight[rows] * errors).mean(dim=1).sum()
+        loss = (weight * errors).mean(dim=1).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -120,14 +101,57 @@ def train_networks(
     ]
     return [
         Network(
-            centres[number].astype(np.float32),
-            spreads[number].astype(np.float32),
+            rows.centres[number].astype(np.float32),
+            rows.spreads[number].astype(np.float32),
             tuple((layer_weights[number], biases[number]) for layer_weights, biases in arrays),
-            float(scales[number]),
-            float(intercepts[number]),
+            float(rows.scales[number]),
+            float(rows.intercepts[number]),
         )
-        for number in range(len(own))
+        for number in range(len(chosen))
     ]
+
+
+class _Rows:
+    """The rows of all networks on the device, and how each network scales them."""
+
+    def __init__(
+        self,
+        features: Array,
+        ratio_log: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        chosen: Sequence[NDArray[np.bool_]],
+        device: torch.device,
+    ) -> None:
+        import torch
+
+        def tensor(values: Any) -> torch.Tensor:
+            return torch.as_tensor(np.asarray(values, dtype=np.float32), device=device)
+
+        own = [np.flatnonzero(mask) for mask in chosen]
+        self.centres = np.stack([features[rows].mean(axis=0, dtype=np.float64) for rows in own])
+        self.spreads = np.stack([features[rows].std(axis=0, dtype=np.float64) for rows in own]) + LEAST_SPREAD
+        self.intercepts = np.array([np.average(ratio_log[rows], weights=weights[rows]) for rows in own])
+        self.scales = np.array([ratio_log[rows].std() for rows in own])
+        self.scales[self.scales == 0] = 1.0
+        self.longest = max(len(rows) for rows in own)
+        # one matrix of row numbers for all networks, padded by their first rows, which are not drawn
+        padded = np.stack([np.resize(rows, self.longest) for rows in own])
+        self._padded = torch.as_tensor(padded, device=device)
+        self._counts = tensor([len(rows) for rows in own])[:, None]
+        self._table, self._ratio, self._weight = tensor(features), tensor(ratio_log), tensor(weights)
+        self._centre, self._spread = tensor(self.centres)[:, None], tensor(self.spreads)[:, None]
+        self._intercept, self._scale = tensor(self.intercepts)[:, None], tensor(self.scales)[:, None]
+
+    def drawn(
+        self, batch: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Random rows of each network: scaled features (networks, batch, f), wanted outputs and weights."""
+        import torch
+
+        numbers = torch.rand(len(self._counts), batch, device=self._table.device, generator=generator)
+        rows = self._padded.gather(1, (numbers * self._counts).long().clamp_(max=self.longest - 1))
+        values = ((self._table[rows] - self._centre) / self._spread).clamp_(-FARTHEST, FARTHEST)
+        return values, (self._ratio[rows] - self._intercept) / self._scale, self._weight[rows]
 
 
 def _device() -> torch.device:

@@ -32,7 +32,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -192,9 +192,11 @@ def plan_run(given: argparse.Namespace, processes: int) -> PlanRun:
     )
 
 
-def pack(sources: Sequence[Path], folder: Path, tables: Sequence[Path] = ()) -> None:
+def pack(
+    sources: Sequence[Path], folder: Path, tables: Sequence[Path] = (), without: Collection[str] = ()
+) -> None:
     """Write the files of the package from the databases, from folders of `tables`, and from the sessions and
-    plans that ship already."""
+    plans that ship already. Plans whose names are in `without` do not ship."""
     shipped = folder / SESSIONS
     latest: dict[object, tuple[RecordedSession, Mapping[str, str]]] = {}
     profiles = shipped_profiles(folder / PROFILES)
@@ -227,7 +229,7 @@ def pack(sources: Sequence[Path], folder: Path, tables: Sequence[Path] = ()) -> 
     for log in ("-wal", "-shm"):  # of the earlier file, if that had any
         shipped.with_name(shipped.name + log).unlink(missing_ok=True)
     write_archive(folder / PROFILES, {key: found.values() for key, found in profiles.items()})
-    plans = pack_plans(tables, folder)
+    plans = pack_plans(tables, folder, without)
     number = sum(map(len, profiles.values()))
     sizes = [(folder / name).stat().st_size / 1e6 for name in (SESSIONS, PROFILES)]
     print(f"{len(latest)} sessions, {sizes[0]:.2f} MB; {number} profiles, {sizes[1]:.2f} MB; {plans}")
@@ -246,8 +248,9 @@ def shipped_profiles(path: Path) -> dict[ProfileKey, dict[str, ParametricProfile
     return found
 
 
-def pack_plans(tables: Sequence[Path], folder: Path) -> str:
-    """Write the tables in these folders and those that ship already, the latest of each shape."""
+def pack_plans(tables: Sequence[Path], folder: Path, without: Collection[str] = ()) -> str:
+    """Write the tables in these folders and those that ship already, the latest of each shape, but for those
+    with names in `without`. Exits if a name is of none of them."""
     path = folder / PLANS
     found: dict[str, tuple[ShippedPlan, str]] = {}
     if path.exists():
@@ -263,6 +266,11 @@ def pack_plans(tables: Sequence[Path], folder: Path) -> str:
             known = found.get(plan.name)
             if known is None or known[0].made <= plan.made:
                 found[plan.name] = plan, text
+    if unknown := set(without) - set(found):
+        raise SystemExit(
+            f"no plan has the name {', '.join(sorted(unknown))}; there are {', '.join(sorted(found))}"
+        )
+    found = {name: plan for name, plan in found.items() if name not in without}
     if not found:
         return "no plans"
     write_plans(path, found.values())
@@ -374,6 +382,7 @@ def main() -> None:
     packing = steps.add_parser("pack", help="write the files of the package")
     packing.add_argument("databases", type=Path, nargs="*", help="of sessions and of profiles")
     packing.add_argument("--plans", type=Path, nargs="*", default=[], help="folders of `plan`")
+    packing.add_argument("--without", nargs="+", default=[], help="names of plans that do not ship")
     packing.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
     checking = steps.add_parser("check", help="count what the present code can use")
     checking.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
@@ -387,7 +396,7 @@ def main() -> None:
     elif given.step == "check":
         check(given.folder)
     else:
-        pack(given.databases, given.folder, given.plans)
+        pack(given.databases, given.folder, given.plans, given.without)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,9 @@ from .gpu_features import gpu_reason
 from .thread_sync import shortened_thread_sync
 from .unused_slices import without_unused_slices
 
+# TVM writes this attribute as `True` or as `T.bool(True)`, by whether the target's text was asked for before.
+_FLAG = re.compile(r"(\"tirx\.is_global_func\": )True")
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -30,7 +33,7 @@ class Lowered:
     @property
     def fingerprint(self) -> str:
         """Hash of the device IR without names of variables: equal for configs that make the same kernel."""
-        device = with_ordered_workspaces(self.device.script())
+        device = with_ordered_workspaces(_FLAG.sub(r"\1T.bool(True)", self.device.script()))
         return hashlib.sha256(_anonymous(device + _descriptors(self.host)).encode()).hexdigest()[:16]
 
 

@@ -125,3 +125,8 @@ def test_tables_are_packed_with_those_that_ship_already(build: ModuleType, tmp_p
     found = {plan.fixed["n"]: plan for plan in PlanArchive(package / PLANS).plans}
     assert {n: plan.made for n, plan in found.items()} == {4096: "2026-11-27", 6144: "2026-11-20"}
     assert "Llama 3.1 8B L8O, tensor-parallel 1" in found[4096].used_by
+    with pytest.raises(SystemExit, match="no plan has the name unknown; there are matmul-"):
+        build.pack_plans([], package, ["unknown"])
+    [left] = [plan for plan in PlanArchive(package / PLANS).plans if plan.fixed["n"] == 6144]
+    assert build.pack_plans(folders, package, [left.name]).startswith("1 plans")
+    assert [plan.fixed["n"] for plan in PlanArchive(package / PLANS).plans] == [4096]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,18 @@ def test_same_kernel_same_fingerprint() -> None:
         "gfx942 knows no pipeline"
     )
     assert lowered("h100").fingerprint == lowered("h100").fingerprint
+
+
+def test_how_tvm_writes_a_flag_does_not_change_the_fingerprint() -> None:
+    kernel = lowered("mi300x")
+    scripts = {kernel.device.script()}
+    for flag in ("True", "T.bool(True)"):
+        text = re.sub(r'("tirx.is_global_func": )[\w.()]*', rf"\g<1>{flag}", kernel.device.script())
+        assert f'"tirx.is_global_func": {flag}' in text
+        scripts.add(text)
+    assert len(scripts) == 2
+    found = {Lowered(None, kernel.host, SimpleNamespace(script=lambda s=s: s)).fingerprint for s in scripts}
+    assert found == {kernel.fingerprint}
 
 
 def test_other_kernel_other_fingerprint() -> None:
