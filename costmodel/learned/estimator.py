@@ -149,7 +149,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         self.members_ = trained[: len(part_numbers)]
         self.importances_ = _importances(self.members_, features.shape[1])
-        gate = fit_gate(features, cases, self.importances_, self.random_state)
+        gate = fit_gate(features, cases, self.random_state)
         unseen_cases = self._unseen_cases(rows, parts)
         unseen_kinds = self._unseen_kinds(rows, seen_kinds, trained[len(part_numbers) :])
         self.gate_ = self._set_gate(gate, rows, seen_kinds, unseen_cases, unseen_kinds)
@@ -245,7 +245,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if own.all():
                 found.put(own, rows, member, np.ones(len(rows.ratio)))
             else:
-                gate = fit_gate(rows.features[~own], rows.cases[~own], self.importances_, self.random_state)
+                gate = fit_gate(rows.features[~own], rows.cases[~own], self.random_state)
                 found.put(own, rows, member, gate.distance(rows.features[own]))
         return found
 
@@ -261,8 +261,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         found = HeldOutPredictions.empty(rows.ratio)
         for kind, member in enumerate(trained):
             own = kinds == kind
-            importance = _importances([member], rows.features.shape[1])
-            gate = fit_gate(rows.features[~own], rows.cases[~own], importance, self.random_state)
+            gate = fit_gate(rows.features[~own], rows.cases[~own], self.random_state)
             found.put(own, rows, member, gate.distance(rows.features[own]))
         return found
 
