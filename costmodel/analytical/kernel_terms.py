@@ -205,7 +205,7 @@ class KernelTerms:
 
     def overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
         """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
-        return (self.constants.block_cycles + sum(time.fill for _, _, time in timed)) / max(1.0, resident)
+        return (self.constants.block_cycles + sum(time.fill + time.drain for _, _, time in timed)) / max(1.0, resident)
 
     def tail(self) -> tuple[int, float]:
         """Blocks and cycles of a last wave after full ones, of blocks of equal length; else nothing."""
