@@ -204,8 +204,9 @@ class KernelTerms:
         return max(together, chains + self.overhead_cycles(timed, 1.0))
 
     def overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
-        """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
-        return (self.constants.block_cycles + sum(time.fill + time.drain for _, _, time in timed)) / max(1.0, resident)
+        """Cycles of block start and end, of fills and drains of loops, which the resident blocks overlap."""
+        loops = sum(time.fill + time.drain for _, _, time in timed)
+        return (self.constants.block_cycles + loops) / max(1.0, resident)
 
     def tail(self) -> tuple[int, float]:
         """Blocks and cycles of a last wave after full ones, of blocks of equal length; else nothing."""
