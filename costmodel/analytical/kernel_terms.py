@@ -18,7 +18,8 @@ from ...records.trial import Prediction
 from ...target.spec import Target
 from .clocks import sustained_mhz
 from .constants import FITTED_ARCHS, UNMEASURED_UNCERTAINTY, Constants
-from .demand import RESOURCES, Demand, l2_gb_per_s, rate_is_known
+from .demand import RESOURCES, Demand, l2_bytes_per_cycle, l2_gb_per_s, rate_is_known
+from .first_loads import first_bytes, first_loads_us
 from .network import NETWORK, NetworkUse, network_uncertainty, network_use, sends
 from .norms import p_norm
 from .occupancy import Occupancy, occupancy
@@ -203,8 +204,9 @@ class KernelTerms:
         return max(together, chains + self.overhead_cycles(timed, 1.0))
 
     def overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
-        """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
-        return (self.constants.block_cycles + sum(time.fill for _, _, time in timed)) / max(1.0, resident)
+        """Cycles of block start and end, of fills and drains of loops, which the resident blocks overlap."""
+        loops = sum(time.fill + time.drain for _, _, time in timed)
+        return (self.constants.block_cycles + loops) / max(1.0, resident)
 
     def tail(self) -> tuple[int, float]:
         """Blocks and cycles of a last wave after full ones, of blocks of equal length; else nothing."""
@@ -251,7 +253,8 @@ class KernelTerms:
         tail_blocks, tail_cycles = self.tail()
         tail, tail_share = tail_cycles / clock_mhz, tail_blocks / self.profile.blocks
         # while the last blocks run on a part of the cores, what all cores share is used by them alone
-        body = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared.values())], norm)
+        waiting = core_us - tail + self._first_loads_us(clock_mhz)
+        body = p_norm([waiting, *(us * (1 - tail_share) for us in shared.values())], norm)
         last_wave = p_norm([tail, *(us * tail_share for us in shared.values())], norm)
         busy_us = self.network.beside(body + last_wave)
         return LaunchTimes(
@@ -299,6 +302,13 @@ class KernelTerms:
             model=version,
             expected=self._expected(clock_mhz),
         )
+
+    def _first_loads_us(self, clock_mhz: float) -> float:
+        """Microseconds in which device memory moves the first data of all blocks, see first_loads.py."""
+        port = l2_bytes_per_cycle(self.target, self.constants, min(self.cores, self.profile.blocks))
+        port_us = first_bytes(self.profile, self.target) * self.resident / port / clock_mhz
+        waves = self.profile.blocks / (self.cores * self.resident)
+        return first_loads_us(self.profile, self.target, self.traffic, waves, port_us)
 
     def _fill_us(self, memory_share: float) -> float:
         """Microseconds until the first blocks run; fewer if not every core gets a block.

@@ -81,6 +81,7 @@ class PhaseTime:
         0.0  # from the start of the loop to its first loaded buffer, each time that a block enters it
     )
     spills: float = 0.0  # part of `period` in which registers are spilled and loaded again
+    drain: float = 0.0  # from the mean end of the groups of warps of a block to the end of the last one
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,16 @@ class Flow:
         """The period of one iteration of `resident` blocks."""
         customers = max(1, math.ceil(self.groups * resident))
         return round_time(self.service, self.thinking, customers, contention)
+
+    def drain(self, contention: float) -> float:
+        """The cycles that a loop of one block takes beyond its iterations at the period of the block alone.
+
+        The groups begin together, and the slowest unit serves them one after another. So the last group ends
+        its first iteration after its own chain and the service of all others, and the other iterations follow
+        at the period.
+        """
+        last = self.chain + (math.ceil(self.groups) - 1) * max(self.service)
+        return max(0.0, last - self.together(1, contention))
 
     def beside(self, resident: float, contention: float, idle: float) -> float:
         """The cycles from start to end of an iteration of a block beside others.
@@ -205,7 +216,13 @@ class CorePipeline:
             parts.bound(resident),
             self._fill(parts.feeding or phase, phase),
             parts.spills,
+            self._drain(phase, parts.flow),
         )
+
+    def _drain(self, phase: Phase, flow: Flow) -> float:
+        """As `Flow.drain`, for loops whose groups advance freely: barriers would join them each iteration."""
+        free = phase.is_loop and phase.work.matrix and not phase.work.block_syncs
+        return flow.drain(self.constants.contention) if free else 0.0
 
     def parts(self, role: Role, phase: Phase, resident: float) -> PhaseParts:
         """What the period of a phase follows from if `resident` blocks share the core."""

@@ -169,7 +169,9 @@ def _block(name: str, terms: KernelTerms, cycles: float) -> TimelinePart:
         steps += [(f"{phase_name}: first loads arrive", fill, SpanKind.WAIT)]
         steps += [(phase_name, us, SpanKind.WORK)]
         spans.append((phase_name, item, Span(_in_trips(phase_name, phase), at + fill, us)))
-        at += fill + us
+        drain = time.drain / resident * cycles
+        steps += [(f"{phase_name}: its last group of warps ends", drain, SpanKind.WAIT)]
+        at += fill + us + drain
     total = at
     if terms.is_uniform:
         total = terms.block_cycles(resident) * cycles

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.costmodel.analytical.kernel_terms import KernelTerms
-from tilesight.costmodel.analytical.pipeline import BARRIER_LANES, BRANCH_CYCLES
+from tilesight.costmodel.analytical.pipeline import BARRIER_LANES, BRANCH_CYCLES, Flow
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -442,3 +443,25 @@ def test_a_warp_alone_leaves_half_of_the_slots_of_plain_code() -> None:
     alone, two = chained(128, 4e4), chained(256, 4e4)
     assert two < 1.3 * alone
     assert chained(128, 4e4, matrix=True) < 0.7 * alone
+
+
+def test_the_groups_of_a_block_end_one_after_another() -> None:
+    flow = Flow((500.0, 300.0, 0.0, 0.0), 400.0, 3.0, 0.0)
+    # the matrix pipe is busy for all of a round: the last group ends its first one after the two others
+    assert flow.together(1, 0.0) == pytest.approx(1500)
+    assert flow.drain(0.0) == pytest.approx(1200 + 2 * 500 - 1500)
+    assert replace(flow, groups=1.0).drain(1.0) == 0.0
+
+
+def test_only_groups_that_advance_freely_end_one_after_another() -> None:
+    def cycles(syncs: float) -> float:
+        product = MatrixWork("wgmma.m64n128k16.bf16", 16, 64 * 128 * 16 * 2, warps=4)
+        work = Work(matrix=(product,), matrix_waits=1, vector_ops=64 * 256, block_syncs=syncs)
+        role = Role("all", 256, (Phase(Trips((8.0,)), work, is_loop=True),))
+        profile = KernelProfile("cuda", "sm_90a", (132, 1, 1), 256, 1, 0, (role,), ())
+        terms = KernelTerms(profile, H200, DEFAULT)
+        [(_, _, time)] = terms.timed(1)
+        return time.drain
+
+    assert cycles(0) > 0
+    assert cycles(1) == 0.0
