@@ -76,7 +76,7 @@ def measured_rows(paths: Paths, workload: Workload, target: Target) -> MeasuredR
             else f"they have no {workload.operator} on {target.name} at all"
         )
         raise InputError(f"the datasets have no measured row of {workload.label} on {target.name}; {have}")
-    rows = own[~own.duplicated("config", keep="last")]
+    rows = own.drop_duplicates("config", keep="last")
     configs = [Config(json.loads(text)) for text in rows["config"]]
     compiled = rows[["registers", "spill_bytes", "smem_bytes"]].to_dict("records")
     return MeasuredRows(

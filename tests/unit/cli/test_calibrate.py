@@ -261,7 +261,7 @@ def test_a_database_that_cannot_be_written_is_said_before_anything_is_measured(t
 def test_the_processor_is_measured_and_the_file_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (
         ("SAMPLE_S", 2e-3),
-        ("REPETITIONS", 3),
+        ("REPETITIONS", 20),  # the fastest counts: other tests share the cores
         ("LEAST_MEMORY", 2**20),
         ("BEYOND", 0.1),
         ("WARM_UP_S", 0.01),
@@ -273,8 +273,7 @@ def test_the_processor_is_measured_and_the_file_predicts(monkeypatch: pytest.Mon
     measured = {path for path, figure in target.figures.items() if figure.provenance == "measured"}
     assert {"core.clock_mhz", "core.unit.vector.fp32_lanes", "core.memory.l2.bytes_per_cycle"} <= measured
     assert {"device.launch_us", "device.memory.llc.gb_per_s", "device.memory.dram.gb_per_s"} <= measured
-    # other tests share the cores: a processor at 3,000 MHz seems to have 400 then
-    assert 50 < target["core.clock_mhz"] < 10_000
+    assert 500 < target["core.clock_mhz"] < 10_000
     with open_store(load_settings().database_url) as store:
         (record,) = store.calibrations("cpu-calibrated")
     assert record.fingerprint == target.fingerprint

@@ -135,7 +135,7 @@ def recorded_cases(rows: pd.DataFrame) -> tuple[list[RecordedCase], list[list[in
     Raises:
         InputError: no case has enough rows.
     """
-    last = rows[~rows.duplicated([*CASE, "config"], keep="last")]
+    last = rows.drop_duplicates([*CASE, "config"], keep="last")
     parts = [
         own for _, own in last.groupby(CASE, sort=True) if own["measured_us"].notna().sum() >= FEWEST_ROWS
     ]
