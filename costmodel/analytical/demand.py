@@ -110,7 +110,7 @@ def demand(
         a.transactions / 4 for a in work.accesses if a.space is Space.GLOBAL and a.mechanism != "tma"
     )
     return Demand(
-        matrix=sum(matrix_cycles(m, target) for m in work.matrix),
+        matrix=sum(matrix_cycles(m, target, constants) for m in work.matrix),
         shared=shared,
         vector=vector,
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
@@ -146,8 +146,11 @@ def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: flo
 
 
 def _writes_sectors(access: Access) -> bool:
-    """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes."""
-    return access.mechanism != "atomic" and access.bytes >= l2_bytes(access)
+    """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes.
+
+    Those of sectors alone in their 64 bytes move at half of that rate (experiments/stripes, 32 bytes).
+    """
+    return access.mechanism != "atomic" and access.bytes >= l2_bytes(access) / (1 + access.alone_share)
 
 
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
@@ -170,16 +173,24 @@ def _is_bulk(access: Access) -> bool:
     return access.space is Space.GLOBAL and access.mechanism == "tma"
 
 
-def matrix_cycles(work: MatrixWork, target: Target) -> float:
+def matrix_cycles(work: MatrixWork, target: Target, constants: Constants) -> float:
     """Cycles during which `work` occupies the matrix pipe of its core.
 
     mma.sync cannot fill Hopper's pipe: it reaches two thirds of the rate of wgmma, measured by `tilesight
-    calibrate`. A dtype without a rate in the target is charged at the rate of fp16 (see `rate_is_known`).
+    calibrate`. A wgmma of few columns waits for its operands: of 16 columns it computes 8 cycles, and reads
+    2.5 KB of shared memory, at the same share as all operands (`Constants.operand_share`). A dtype without a
+    rate in the target is charged at the rate of fp16 (see `rate_is_known`).
     """
     rate = _rate(work, target) or target["core.unit.matrix.fp16_flops_per_cycle"]
     if work.instruction.startswith("mma."):
         rate *= target.get("core.unit.matrix.mma_sync_share", 1.0)
-    return work.count * work.flops / rate
+    cycles = work.flops / rate
+    if work.warps > 1:
+        cycles = max(
+            cycles,
+            constants.operand_share * work.shared_bytes / target["core.memory.shared.bytes_per_cycle"],
+        )
+    return work.count * cycles
 
 
 def rate_is_known(work: MatrixWork, target: Target) -> bool:
@@ -214,6 +225,13 @@ def l2_bytes(access: Access) -> float:
 def l2_bytes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:
     """L2 bandwidth of one core: its fair share, at most the rate of its port."""
     return min(constants.core_l2_bytes_per_cycle, _each_cycle(l2_gb_per_s(target), target, cores_busy))
+
+
+def l2_writes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:
+    """Bytes a cycle of whole sectors that the lanes of one core write to L2."""
+    rate = target.get(L2_WRITES)
+    reads = l2_bytes_per_cycle(target, constants, cores_busy)
+    return min(reads, _each_cycle(rate, target, cores_busy)) if rate else reads
 
 
 def _each_cycle(gb_per_s: float, target: Target, cores_busy: float) -> float:

@@ -10,12 +10,28 @@ from functools import cached_property
 from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
 from ...target.spec import Target
 from .constants import Constants
-from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes, l2_bytes_per_cycle
+from .demand import (
+    RESOURCES,
+    Demand,
+    copy_cycles,
+    demand,
+    is_plain_shared,
+    l2_bytes,
+    l2_bytes_per_cycle,
+    l2_writes_per_cycle,
+)
 from .first_level import first_level_room
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
-from .spills import array_bytes, local_bytes, local_footprint, serial_cycles, share_beyond_core
+from .spills import (
+    array_bytes,
+    loaded_beyond_core,
+    local_bytes,
+    local_footprint,
+    serial_cycles,
+    stored_bytes,
+)
 from .unrolling import iterations_joined
 
 WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
@@ -33,9 +49,23 @@ EXCHANGE_CYCLES = 23.0
 # From the store of a value to shared memory to its use by another thread, behind a barrier that is counted by
 # itself: the latency of a load from shared memory. Source: as above
 SHARED_CYCLES = 33.0
+# Of a branch in which a warp loads a number from shared memory, adds it, and joins its lanes again: the
+# latency of the load, and a dozen cycles. 54 kernels of chunk_scan, with 32 to 256 such branches one after
+# another, are predicted best with 40 to 50.
+BRANCH_CYCLES = 45.0
+# Threads that arrive at barriers of a core in each cycle. Source: CUDA C++ Programming Guide, throughput of
+# `__syncthreads` (compute capability 7 and 8). Of 750 kernels of norms, softmax and recurrent decoding the
+# mean error is least with 16, of 16 to 64.
+BARRIER_LANES = 16.0
 # Share of the warps that advance independently between barriers for such exchanges. 720 kernels of attention
 # that decodes, with mma.sync, are predicted equally well with 0.3 to 0.8.
 EXCHANGE_OVERLAP = 0.5
+
+
+# Share of the issue slots of its scheduler that a warp alone fills in kernels without matrix instructions:
+# each of its instructions waits for two cycles in the mean, by the stall counts in the machine code of 33
+# kernels (norms, softmax, cross-entropy, gemv, rope, silu_mul, quantize, topk_gate; nvcc 13.0; 1.3 to 3.2).
+PLAIN_ISSUE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +81,15 @@ class PhaseTime:
         0.0  # from the start of the loop to its first loaded buffer, each time that a block enters it
     )
     spills: float = 0.0  # part of `period` in which registers are spilled and loaded again
+    drain: float = 0.0  # from the mean end of the groups of warps of a block to the end of the last one
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
     """The cycles of one iteration of one block, as a customer of the queueing network of the core's units."""
 
-    service: tuple[float, ...]  # of one group of warps at the matrix pipe, arithmetic and load/store
+    # of one group of warps at the matrix pipe, arithmetic, load/store and barriers
+    service: tuple[float, ...]
     thinking: float  # latencies during which the group uses no unit
     groups: float  # of warps that advance independently
     latency: float  # part of `thinking` that is exposed memory latency
@@ -70,6 +102,16 @@ class Flow:
         """The period of one iteration of `resident` blocks."""
         customers = max(1, math.ceil(self.groups * resident))
         return round_time(self.service, self.thinking, customers, contention)
+
+    def drain(self, contention: float) -> float:
+        """The cycles that a loop of one block takes beyond its iterations at the period of the block alone.
+
+        The groups begin together, and the slowest unit serves them one after another. So the last group ends
+        its first iteration after its own chain and the service of all others, and the other iterations follow
+        at the period.
+        """
+        last = self.chain + (math.ceil(self.groups) - 1) * max(self.service)
+        return max(0.0, last - self.together(1, contention))
 
     def beside(self, resident: float, contention: float, idle: float) -> float:
         """The cycles from start to end of an iteration of a block beside others.
@@ -87,7 +129,7 @@ class PhaseParts:
     """The cycles from which the period of a phase follows, of one iteration of all resident blocks."""
 
     flow: Flow  # of one block
-    need: Demand  # of one block, with what its producer needs
+    need: Demand  # of one block, with its share of what the producer needs
     feeding: Phase | None  # the phase of the producer that runs beside it
     together: float  # in which every group of warps of the resident blocks has had its round
     supply: float  # shortest period that loads allow
@@ -174,14 +216,20 @@ class CorePipeline:
             parts.bound(resident),
             self._fill(parts.feeding or phase, phase),
             parts.spills,
+            self._drain(phase, parts.flow),
         )
+
+    def _drain(self, phase: Phase, flow: Flow) -> float:
+        """As `Flow.drain`, for loops whose groups advance freely: barriers would join them each iteration."""
+        free = phase.is_loop and phase.work.matrix and not phase.work.block_syncs
+        return flow.drain(self.constants.contention) if free else 0.0
 
     def parts(self, role: Role, phase: Phase, resident: float) -> PhaseParts:
         """What the period of a phase follows from if `resident` blocks share the core."""
         need = own = self._demand(phase, role.threads)
         feeding = self._feeding_phase(role, phase)
         if feeding is not None:
-            need = need + self._demand(feeding)
+            need = need + self._demand(feeding).scaled(1 / self._fed_by(feeding))
         flow = self._flow(role, phase, own)
         rest = None if feeding is None else self._rest_of_iteration(role, phase)
         if feeding is not None and rest is not None:
@@ -248,6 +296,12 @@ class CorePipeline:
         alike = [p for p in loops if p.trips == phase.trips]
         return alike[0] if alike else (loops[position] if position < len(loops) else None)
 
+    def _fed_by(self, feeding: Phase) -> int:
+        """The number of consumers that a phase of the producer copies for: each has a share of its work."""
+        consumers = [r for r in self.profile.roles if r.name == "consumer"]
+        fed = sum(any(self._feeding_phase(r, p) is feeding for p in r.phases) for r in consumers)
+        return max(1, fed)
+
     def _producer_latency(self, feeding: Phase) -> float:
         """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine.
 
@@ -278,9 +332,18 @@ class CorePipeline:
         depth = warps / groups / spread  # warps of the group on each of them
         # the kinds of arithmetic alternate within a program, so they overlap less than separate units
         arithmetic = p_norm([own.vector, own.issue, own.special], self.constants.arithmetic_norm)
-        # a group uses only its own schedulers, and dependent instructions leave some of their slots empty
-        slots = own.issue * schedulers / spread / min(1.0, self.constants.warp_issue_share * depth)
-        alone = p_norm([own.vector, slots, own.special], self.constants.arithmetic_norm) / groups
+        # a group uses only its own schedulers and their lanes, and dependent instructions leave some of their
+        # slots empty
+        own_share = schedulers / spread
+        issue_share = PLAIN_ISSUE_SHARE if self._is_plain else self.constants.warp_issue_share
+        slots = own.issue * own_share / min(1.0, issue_share * depth)
+        alone = (
+            p_norm(
+                [own.vector * own_share, slots, own.special * own_share],
+                self.constants.arithmetic_norm,
+            )
+            / groups
+        )
         alone = max(alone, own.issue * schedulers / warps + self._rewriting_latency(role, phase))
         memory = (
             sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma")
@@ -290,14 +353,16 @@ class CorePipeline:
         if unit == 1.0:  # a warp uses only the matrix pipe of its scheduler, a warp group uses all of them
             thinking += own.matrix / groups * (schedulers / spread - 1)
         thinking += self.constants.matrix_drain_cycles * work.matrix_waits
+        arriving = role.threads / BARRIER_LANES / groups
         thinking += serial_cycles(role, phase, self.occupancy)
         thinking += (
             self.constants.barrier_wait_cycles * work.barrier_waits
-            + self.target["core.sync_cycles"] * work.block_syncs
+            + max(0.0, self.target["core.sync_cycles"] - arriving) * work.block_syncs
         )
         thinking += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads)
         if not work.matrix:  # other warps use the matrix pipe meanwhile, which bounds the time
             thinking += EXCHANGE_CYCLES * work.exchange_steps
+        thinking += BRANCH_CYCLES * work.shared_branches / warps
         thinking += SPECIAL_CYCLES * min(1.0, work.special_ops)
         thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
             1.0, sum(m.count for m in work.matrix if m.warps == 1)
@@ -305,7 +370,8 @@ class CorePipeline:
         # the warps of a group compute beside the matrix work that they have left in flight
         thinking -= min(work.matrix_in_flight * own.matrix / groups, alone)
         waits = self._synchronous_latency(role, phase) + self._store_latency(phase)
-        return Flow((own.matrix / groups, arithmetic / groups, memory), thinking + waits, groups, waits)
+        service = (own.matrix / groups, arithmetic / groups, memory, arriving * work.block_syncs)
+        return Flow(service, thinking + waits, groups, waits)
 
     def _overlap_between_barriers(self, work: Work) -> float:
         """Share of the warps that advance independently although barriers join them.
@@ -331,9 +397,25 @@ class CorePipeline:
             return 0.0
         room = first_level_room(self.profile, self.target, resident)
         footprint = local_footprint(role, phase, self.occupancy) * resident
-        beyond = moved * share_beyond_core(footprint, room)
         alone = moved - array_bytes(phase)  # arithmetic continues beside the accesses to arrays
-        return alone / self.target["core.memory.shared.bytes_per_cycle"] + beyond / self._l2_share
+        beyond = loaded_beyond_core(moved, footprint, room) / self._l2_share
+        beyond += stored_bytes(moved) / self._store_rate
+        return alone / self.target["core.memory.shared.bytes_per_cycle"] + beyond
+
+    @property
+    def _store_rate(self) -> float:
+        """Bytes a cycle at which L2 takes what one core stores to local memory.
+
+        In kernels with matrix instructions stores drain beside them. Others store all their spills at once.
+        """
+        if self._is_plain:
+            return l2_writes_per_cycle(self.target, self.constants, self.cores_busy)
+        return self._l2_share
+
+    @cached_property
+    def _is_plain(self) -> bool:
+        """Whether the kernel has no matrix instructions."""
+        return not any(phase.work.matrix for role in self.profile.roles for phase in role.phases)
 
     def local_bytes(self, role: Role, phase: Phase) -> float:
         """Bytes of local memory that one iteration of one block stores and loads."""
@@ -379,7 +461,7 @@ class CorePipeline:
         warps = max(1.0, role.threads / self.target["warp.threads"])
         # a warp that loads for others waits for all of it
         held = sum(_of_one_warp(a, warps) * max(1.0, a.vector_bytes / 4) for a in loads)
-        turns = max(1.0, held / self._words_at_once(role, phase))
+        turns = max(_loading_share(loads, warps), held / self._words_at_once(role, phase))
         if overlapped:
             turns = 1 / iterations_joined(phase, role.threads, self.target["warp.threads"])
         turns = max(turns, phase.work.load_branches / warps)
@@ -417,6 +499,8 @@ class CorePipeline:
         work = phase.work
         if work.matrix_in_flight:  # it reads its buffers until the iteration ends; other work came before
             return together - (1.0 - work.matrix_in_flight) * flow.service[0] * flow.groups
+        if phase.held_share is not None:
+            return together * phase.held_share
         products = max(1.0, min(work.barrier_waits, work.matrix_waits))
         if work.matrix_waits > operands > 1:  # some of them are operands of a product at the end, too
             return together
@@ -531,6 +615,22 @@ def _operands(loading: Phase) -> int:
     """The number of bulk loads of an iteration that are not small beside the largest one."""
     loads = [a.bytes for a in _bulk_loads(loading)]
     return sum(size >= max(loads) * SMALL_OPERAND for size in loads)
+
+
+def _loading_share(loads: Sequence[Access], warps: float) -> float:
+    """Share of the iterations that load at all: less than one if loads stand under a rare condition.
+
+    A block that stays loads what it needs at the end of a tile in one of the iterations of the tile. One lane
+    that loads alone may load for all warps.
+    """
+    return min(
+        1.0,
+        max(a.instructions / (max(1.0, warps * a.warp_share) if _lanes(a) > 1 else 1.0) for a in loads),
+    )
+
+
+def _lanes(access: Access) -> float:
+    return access.bytes / max(1e-9, access.instructions * access.vector_bytes)
 
 
 def _of_one_warp(access: Access, warps: float) -> float:

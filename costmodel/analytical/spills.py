@@ -26,9 +26,10 @@ from ptxas reports of 28 kernels and the machine code of nine of them:
   (ptxas reports of 135 attention kernels with nine pairs of accumulators: the mean of each pair is within a
   factor of two, single kernels within 2.6).
 
-The same counters show where the bytes go. The first-level cache writes stores through, so half of the bytes
-reach L2. Loads reach L2 as far as the spilled registers of all resident threads exceed the cache beside
-shared memory. What exceeds L2 as well goes to device memory.
+The same counters, and those of 26 kernels of norms, softmax and cross-entropy, show where the bytes go. The
+first-level cache writes stores through, so half of the bytes reach L2, at its rate of writes. Loads reach L2
+as far as the spilled registers of all resident threads exceed the cache beside shared memory. Stores go on to
+device memory if L2 does not hold them until the next block stores there, loads if they exceed L2 twice.
 
 Local arrays that are indexed at run time (extract/local_arrays.py) take the same way.
 """
@@ -51,13 +52,15 @@ SEVERAL_TILES = 1.5
 # from one wgmma to the next if the compiler waits for each: a middle of six kernels on an H200 (0 to 230)
 SERIAL_CYCLES = 50.0
 ROUND_TRIP_BYTES = 8  # a register is stored once and loaded once
+# Share of L2 by which local memory exceeds it when all of it is evicted: the oldest lines go first
+OUTGROWN = 0.5
 
 
 def spilled_registers(role: Role, phase: Phase, occupancy: Occupancy) -> float:
     """Registers per thread that an iteration of `phase` spills, or the whole kernel if it was built."""
     if occupancy.spill_bytes is not None:
         return occupancy.spill_bytes / ROUND_TRIP_BYTES
-    short = occupancy.spilled.get(role.name, 0.0)
+    short = _lacking(role, phase, occupancy)
     if not short or not _uses_peak(role, phase):
         return 0.0
     if not spills_accumulators(role, phase, occupancy):
@@ -68,6 +71,19 @@ def spilled_registers(role: Role, phase: Phase, occupancy: Occupancy) -> float:
         moved = tile * (1 + math.ceil(short / tile))
         return min(moved, role.accumulator_registers or role.local_registers)
     return 2 * first_accumulators(phase)
+
+
+def _lacking(role: Role, phase: Phase, occupancy: Occupancy) -> float:
+    """Registers per thread that `role` lacks in `phase`.
+
+    What only the code around the loops with matrix instructions needs is spilled there: the accumulators stay
+    in registers. Source: ptxas reports of products of which only the values to be stored exceed the registers
+    (14 to 70 registers are spilled, those of no tile), and their times.
+    """
+    short = occupancy.spilled.get(role.name, 0.0)
+    if occupancy.spill_bytes is not None or not phase.work.matrix:
+        return short
+    return max(0.0, short - role.outside_registers)
 
 
 def first_accumulators(phase: Phase) -> float:
@@ -84,7 +100,7 @@ def spills_accumulators(role: Role, phase: Phase, occupancy: Occupancy) -> bool:
 
     Those of a built kernel are if it spills at least one tile, and if the phase has no other values.
     """
-    short = occupancy.spilled.get(role.name, 0.0)
+    short = _lacking(role, phase, occupancy)
     tiles = _tile_registers(phase)
     if not tiles or not short:
         return False
@@ -126,7 +142,7 @@ def _tiles_take_turns(role: Role, tiles: list[float]) -> bool:
 def _uses_peak(role: Role, phase: Phase) -> bool:
     """Whether the registers of `role` run out in `phase`: beside its matrix work, if it has any."""
     if any(p.work.matrix for p in role.phases):
-        return bool(phase.work.matrix)
+        return bool(phase.work.matrix) or (role.outside_registers > 0 and _computes(phase.work))
     return phase.is_loop or _computes(phase.work)
 
 
@@ -173,27 +189,50 @@ def _spilled_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: 
     return share * occupancy.spill_bytes * role.threads
 
 
-def share_beyond_core(footprint: float, room: float) -> float:
-    """Share of the bytes of local memory that reach L2: all stores, and the loads that miss the first cache.
+def stored_bytes(moved: float) -> float:
+    """The part of the moved bytes of local memory that is stored. The first-level cache writes it through."""
+    return moved / 2
+
+
+def loaded_beyond_core(moved: float, footprint: float, room: float) -> float:
+    """The part of the moved bytes of local memory that is loaded from L2.
 
     Args:
+        moved: bytes that are stored and loaded.
         footprint: bytes of local memory of all resident threads of a core.
         room: bytes of the first-level cache.
     """
     kept = min(1.0, max(0.0, room) / footprint) if footprint else 1.0
-    return 1 - kept / 2
+    return moved / 2 * (1 - kept)
 
 
-def share_beyond_l2(footprint: float, capacity: float) -> float:
-    """Share of the bytes of local memory that reach device memory, in both directions.
+def loaded_beyond_l2(moved: float, footprint: float, capacity: float) -> float:
+    """The part of the moved bytes of local memory that is loaded from device memory.
 
-    A block reuses the addresses of the block before it, so all of them stay in a cache that holds them once.
+    Between the store of a value and its load, half of the others are touched in the mean.
 
     Args:
+        moved: bytes that are stored and loaded.
         footprint: bytes of local memory of all resident threads of the device.
         capacity: bytes of L2.
     """
-    return 1 - min(1.0, capacity / footprint) if footprint else 0.0
+    return moved / 2 * (1 - min(1.0, 2 * capacity / footprint)) if footprint else 0.0
+
+
+def written_beyond_l2(moved: float, footprint: float, beside: float, capacity: float) -> float:
+    """The part of the moved bytes of local memory that is written back to device memory.
+
+    A block stores to the addresses of the block before it. The lines in between, and what the blocks move
+    `beside`, evict these addresses before that if L2 does not hold both; then each store is written back.
+
+    Args:
+        moved: bytes that are stored and loaded.
+        footprint: bytes of local memory of all resident threads of the device.
+        beside: other bytes that all resident blocks move.
+        capacity: bytes of L2.
+    """
+    exceeded = (footprint + beside) / capacity - 1 if footprint else 0.0
+    return moved / 2 * min(1.0, max(0.0, exceeded) / OUTGROWN)
 
 
 def _share(role: Role, phase: Phase, in_loop: bool) -> float:

@@ -27,15 +27,29 @@ class Stream:
     cached: bool  # whether the first-level cache of the core may serve them
     row_bytes: float = 0.0  # contiguous bytes at each place that loaded data chooses; 0 if none does
     stretch: float = 1.0  # time of its bytes at device memory, compared with whole rows
+    near: float = 0.0  # part of `requested` that the iteration that requests it has requested before
 
     @property
     def largest_bytes(self) -> float:
         """Distinct bytes of a tile, for the block that reads most of those that share it."""
+        whole = self._iterations_of_tile
+        if whole:
+            return self.bytes * whole
         return (
             self.bytes
             * (self.trips.mean if self.trips.axes & self.tiles.axes else self.trips.largest)
             / self.tiles.turns
         )
+
+    @property
+    def _iterations_of_tile(self) -> float:
+        """Iterations of each tile of blocks that stay, if all tiles have equally many; else 0.
+
+        The block with the most tiles then tells it: others have fewer tiles, not shorter ones.
+        """
+        whole = self.trips.largest / self.tiles.turns
+        equal = self.tiles.turns > 1 and whole >= 1 and all(t % whole == 0 for t in self.trips.per_block)
+        return whole if equal else 0.0
 
 
 _ONCE = Trips((1.0,))
@@ -51,13 +65,14 @@ def streams_of(profile: KernelProfile) -> tuple[tuple[Stream, ...], tuple[Stream
                 if access.space is Space.GLOBAL:
                     trips = phase.trips if access.loop_dependent else _ONCE
                     key = (access.tensor, Tiles.of(access), trips, _is_cached(access), access.row_bytes)
-                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0, 0.0])
+                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0, 0.0, 0.0])
                     moved = _transferred(access)
                     different = max(_footprint(access), 1.0)
                     entry[0] += different
                     entry[1] += max(1.0, moved * phase.trips.mean)
                     entry[2] += max(1.0, min(access.bytes, moved) * phase.trips.mean)
                     entry[3] += different * _stretch(access.run_bytes)
+                    entry[4] += max(0.0, moved - different) * phase.trips.mean
     return _listed(reads), _listed(writes)
 
 
@@ -65,9 +80,14 @@ _Key = tuple[str, Tiles, Trips, bool, float]  # tensor, tiles, trips, whether ca
 
 
 def _listed(found: dict[_Key, list[float]]) -> tuple[Stream, ...]:
-    return tuple(
-        Stream(tensor, tiles, trips, different, requested, wanted, cached, row, stretched / different)
-        for (tensor, tiles, trips, cached, row), (different, requested, wanted, stretched) in found.items()
+    return tuple(_stream(key, sums) for key, sums in found.items())
+
+
+def _stream(key: _Key, sums: Sequence[float]) -> Stream:
+    tensor, tiles, trips, cached, row = key
+    different, requested, wanted, stretched, near = sums
+    return Stream(
+        tensor, tiles, trips, different, requested, wanted, cached, row, stretched / different, near
     )
 
 

@@ -169,7 +169,9 @@ def _block(name: str, terms: KernelTerms, cycles: float) -> TimelinePart:
         steps += [(f"{phase_name}: first loads arrive", fill, SpanKind.WAIT)]
         steps += [(phase_name, us, SpanKind.WORK)]
         spans.append((phase_name, item, Span(_in_trips(phase_name, phase), at + fill, us)))
-        at += fill + us
+        drain = time.drain / resident * cycles
+        steps += [(f"{phase_name}: its last group of warps ends", drain, SpanKind.WAIT)]
+        at += fill + us + drain
     total = at
     if terms.is_uniform:
         total = terms.block_cycles(resident) * cycles
@@ -272,6 +274,7 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
             SpanKind.WORK,
         ),
         ("accesses to shared memory", flow.service[2], SpanKind.WORK),
+        ("arrivals at barriers", flow.service[3], SpanKind.WAIT),
         ("latencies of instructions and barriers", max(0.0, rest), SpanKind.WAIT),
         ("waits for memory", flow.latency, SpanKind.WAIT),
         ("queues for units", parts.together - flow.chain, SpanKind.WAIT),

@@ -23,6 +23,10 @@ from .tiles import Tiles, Waves, trips_in_launch_order, wave_positions, waves_of
 # If the tiles of a wave exceed the room in L2 by this share of it, the next wave finds none of them: L2
 # evicts the least recently used lines first, so a cyclic walk over slightly more than fits finds nothing.
 OUTGROWN = 0.5
+# Share of the room of the first-level cache up to which a block finds rows again that it read before, all of
+# them; beyond 1.5 times that, none (`OUTGROWN`: the cache evicts the oldest lines first, too). Read off the
+# bytes over the crossbar of 96 norm, softmax and quantize kernels that read their rows twice.
+HELD_ROOM = 0.65
 # of an L2 with two partitions, see `counted_hit_share`
 MERGED_READS = 0.22  # share of hitting reads that are merged with another one
 # share of lines that both partitions fetch, once each line is read more often than READ_OFTEN times
@@ -318,12 +322,11 @@ def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
     resident = max(1, -(-blocks_together // cores))
     room = first_level_room(profile, target, resident)
     per_core = max(1.0, profile.blocks / cores)
-    # (requested bytes of a block, its distinct bytes, blocks of a core that share them)
     cached = [
         (
-            s.requested,
-            s.bytes * s.trips.mean * (1.0 if s.row_bytes else union),
-            max(1.0, per_core / s.tiles.count(profile.grid)),
+            s,
+            s.bytes * s.trips.mean * (1.0 if s.row_bytes else union),  # distinct bytes of a block
+            max(1.0, per_core / s.tiles.count(profile.grid)),  # blocks of a core that share them
         )
         for s, union in zip(flow.streams, flow.unions, strict=True)
         if s.cached
@@ -332,10 +335,13 @@ def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
         return 0.0
     shared = sum(own for _, own, alike in cached if alike > 1)
     private = sum(own for _, own, alike in cached if alike == 1) * resident
+    held = 1 - (max(1.0, shared + private) / (HELD_ROOM * room) - 1) / OUTGROWN
     saved = 0.0
-    for requested, own, alike in cached:
+    for stream, own, alike in cached:
         fits = min(1.0, room / max(1.0, shared if alike > 1 else shared + private))
-        saved += max(0.0, requested - own / alike) * fits * profile.blocks
+        again = max(0.0, stream.requested - own / alike)
+        near = again if alike > 1 else min(again, stream.near)
+        saved += (near * fits + (again - near) * min(1.0, max(0.0, held))) * profile.blocks
     return saved
 
 

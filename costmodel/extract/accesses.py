@@ -18,6 +18,7 @@ from .joined_loads import widest_joined
 from .launch_geometry import AXES
 from .numbering import PLAIN, number_tiles
 from .patterns import (
+    SECTOR_BYTES,
     WIDEST_ACCESS_BYTES,
     alone_share,
     contiguous_bytes,
@@ -88,10 +89,16 @@ def lane_access(
     active = None if scope.elected else scope.condition
     each = count(addresses, width * merged, active)
     tiles = number_tiles(scope, [site.index]) if site.space is Space.GLOBAL else PLAIN
-    # stores of several lanes to one sector are parts of a row, which the next instruction continues
-    apart = not write or mechanism == "atomic" or requested <= each * instructions * width * 1.01
-    run_bytes, sector_bytes = (
-        _places_together(scope, site, width) if site.space is Space.GLOBAL else (0.0, 0.0)
+    own_bytes, run_bytes, sector_bytes = (
+        _places_together(scope, site, width) if site.space is Space.GLOBAL else (0.0, 0.0, 0.0)
+    )
+    # stores of several lanes to one sector are parts of a row, which the next instruction continues, unless
+    # the block has just one sector of it
+    apart = (
+        not write
+        or mechanism == "atomic"
+        or requested <= each * instructions * width * 1.01
+        or own_bytes == SECTOR_BYTES
     )
     return Access(
         space=site.space,
@@ -346,8 +353,8 @@ def _distinct_share(scope: Scope, index: Any) -> float:
     return share
 
 
-def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float, float]:
-    """`run_bytes` and `sector_bytes` of an access to device memory.
+def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float, float, float]:
+    """Contiguous bytes of one block, `run_bytes` and `sector_bytes`, of an access to device memory.
 
     Neighbours are blocks that start one after another: those further apart are out of step. The next
     iterations of the phase's loop count as far as their loads are in flight together.
@@ -356,16 +363,25 @@ def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float,
         elements, share = scope.over_statement(site.index)
         addresses = (elements * site.element_bytes).astype(np.int64)
         run, together = contiguous_bytes(addresses, width), sector_bytes_of(addresses, width) / share
-        loop = scope.phase_loop
-        if loop is not None and 0 < _step_bytes(scope, site, loop.variable, loop.start) <= run:
-            run *= loop.together
-        for variable, extent in (scope.launch.block[axis] for axis in AXES if axis in scope.launch.block):
-            step = _step_bytes(scope, site, variable, 0) if extent > 1 else 0.0
-            if step:
-                return run * extent if step <= run else run, together
+        return run, reach(scope, site, run), together
     except UnevaluableError:
-        return 0.0, 0.0
-    return run, together
+        return 0.0, 0.0, 0.0
+
+
+def reach(scope: Scope, site: AccessSite, run: float) -> float:
+    """Bytes to which the run of one block grows with the next iterations and the blocks that start next.
+
+    Raises:
+        UnevaluableError: the distance of the next ones cannot be evaluated.
+    """
+    loop = scope.phase_loop
+    if loop is not None and 0 < _step_bytes(scope, site, loop.variable, loop.start) <= run:
+        run *= loop.together
+    for variable, extent in (scope.launch.block[axis] for axis in AXES if axis in scope.launch.block):
+        step = _step_bytes(scope, site, variable, 0) if extent > 1 else 0.0
+        if step:
+            return run * extent if step <= run else run
+    return run
 
 
 def _continues(scope: Scope, site: AccessSite, width: int) -> bool:

@@ -17,6 +17,7 @@ from .copy_calls import (
     bulk_fill,
     cp_async,
     mbarrier_key,
+    mbarrier_slot,
     pointer_access,
     tma_load,
     tma_load_multicast,
@@ -139,6 +140,12 @@ def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
 def _wait_at_mbarrier(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.counts["barrier_waits"] += scope.times * scope.warps
     context.phase.order.awaited.add(mbarrier_key(call.args[0]))
+    context.phase.note_wait(mbarrier_slot(call.args[0]))
+
+
+def _arrive_at_mbarrier(context: CountingContext, call: Any, scope: Scope) -> None:
+    context.phase.note_arrival(mbarrier_slot(call.args[0]))
+    _count("integer_ops")(context, call, scope)
 
 
 def _commit_matrix(context: CountingContext, _call: Any, _scope: Scope) -> None:
@@ -250,6 +257,7 @@ HANDLERS: Mapping[str, Handler] = {
     "tirx.tvm_storage_sync": _storage_sync,
     "tl.named_barrier_arrive": _named_arrival,
     "tl.mbarrier_wait_parity": _wait_at_mbarrier,
+    "tirx.ptx_arrive_barrier": _arrive_at_mbarrier,
     "tirx.ptx_wait_barrier": _event("barrier_waits"),
     "tl.tma_store_wait": _event("barrier_waits"),
     "tirx.ptx_wait_group": _wait_group,
@@ -260,7 +268,7 @@ HANDLERS: Mapping[str, Handler] = {
     **{
         name: _count("integer_ops")
         for name in (
-            "tirx.ptx_arrive_barrier", "tirx.ptx_arrive_barrier_expect_tx", "tl.ptx_arrive_cluster_barrier",
+            "tirx.ptx_arrive_barrier_expect_tx", "tl.ptx_arrive_cluster_barrier",
             "tl.ptx_cp_async_barrier_noinc", "tirx.ptx_cp_async_barrier",
             "tl.sync_warp", "tl.any_sync", "tl.all_sync", "tl.ballot", "tl.ballot_sync", "tl.all_of",
             "tl.any_of", "tl.mvb_stage_index",

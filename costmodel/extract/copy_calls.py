@@ -8,7 +8,8 @@ from ...profile.values import Space
 from .accesses import AccessSite, bulk_access, bulk_shared_side, lane_access, slots
 from .counting import CountingContext, Handler
 from .descriptors import Descriptor
-from .expressions import constant, identity
+from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .phase_counts import Slot
 from .scope import Scope
 
 
@@ -98,6 +99,18 @@ def mbarrier_key(barrier: Any) -> tuple[int, ...]:
     return (identity(buffer.data), *map(structural_hash, barrier.indices))
 
 
+def mbarrier_slot(barrier: Any) -> Slot | None:
+    """The ring of mbarriers that `barrier` belongs to: where it lies if all variables are 0."""
+    buffer = getattr(barrier, "buffer", None)
+    if buffer is None:
+        return None
+    try:
+        place = evaluate(barrier.indices[0], dict.fromkeys(variables(barrier.indices[0]), 0))
+    except UnevaluableError:
+        return None
+    return identity(buffer.data), int(place)
+
+
 def _fill(
     context: CountingContext,
     pointers: list[tuple[Any, AccessSite]],
@@ -110,6 +123,7 @@ def _fill(
     """Record what the shared buffer of a bulk load receives, and the mbarrier at which it completes."""
     if not write:
         context.phase.filled.add(mbarrier_key(barrier))
+        context.phase.note_copy(mbarrier_slot(barrier))
         derived = frozenset().union(*(scope.depends_on(source) for source in sources))
         for argument in (a for a, site in pointers if site.space is Space.SHARED):
             context.memory.fill(argument, derived, scope)

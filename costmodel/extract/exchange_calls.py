@@ -14,13 +14,13 @@ from .patterns import BANKS
 from .scope import Scope
 
 SEGMENT = 32  # elements of a line that a warp scans together
-_REDUCTION = re.compile(r"tl::(?:AllReduce|allreduce)\w*<\s*([\w:]+)[^,]*,\s*(\d+)\s*,\s*(\d+)")
+REDUCTION = re.compile(r"tl::(?:AllReduce|allreduce)\w*<\s*([\w:]+)[^,]*,\s*(\d+)\s*,\s*(\d+)")
 _SCAN = re.compile(r"tl::Cum(?:Sum|Max)([12])D<\s*(\d+)(?:\s*,\s*(\d))?")
 
 
 def count_exchange(context: CountingContext, name: str, call: Any, scope: Scope) -> bool:
     """Count a call of the device function `name`. Returns False if it is neither a reduction nor a scan."""
-    reduction, scan = _REDUCTION.match(name), _SCAN.match(name)
+    reduction, scan = REDUCTION.match(name), _SCAN.match(name)
     if reduction:
         batch = re.search(r",\s*(\d+),\s*\d+>::run_batch$", name)
         _all_reduce(context, scope, int(reduction[2]), int(reduction[3]), int(batch[1]) if batch else 1)
@@ -49,7 +49,7 @@ def _all_reduce(context: CountingContext, scope: Scope, threads: int, scale: int
     iterations advance together.
     """
     step, counts = threads // 2, context.phase.counts
-    unrolled = math.prod(loop.extent for loop in scope.loops if loop.unrolled)
+    unrolled = scope.kept * math.prod(loop.extent for loop in scope.loops if loop.unrolled)
     while step >= max(1, scale):
         counts["exchange_steps"] += scope.times * scope.warps / unrolled
         counts["vector_ops"] += scope.issued_lanes * batch

@@ -59,9 +59,7 @@ class FilledBuffer(FilledContents):
         count = different.shape[1]
         contents = self._contents(buffer, dict(zip(cases, different, strict=False)), count, bindings)
         at = np.clip(given[0].ravel().astype(np.int64), 0, self.elements - 1)
-        if not contents.known[which.ravel(), at].all():
-            raise UnevaluableError("data")
-        return contents.values[which.ravel(), at].reshape(given[0].shape)[()]
+        return contents.stored_before(which.ravel(), at).reshape(given[0].shape)[()]
 
     def _contents(
         self, buffer: int, cases: Mapping[int, NDArray[Any]], count: int, bindings: Bindings
@@ -117,6 +115,16 @@ class _Elements(Contents):
         cases = np.arange(len(self.values))[:, None]
         index = np.clip(np.atleast_2d(np.asarray(index)).astype(np.int64), 0, self.values.shape[1] - 1)
         return self.values[cases, index]
+
+    def stored_before(self, cases: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
+        """The elements at `index` of the cases, or the last ones stored before these; 0 if there are none.
+
+        No program reads an element that it did not store. Sampled iterations do that blocks do not have, such
+        as those beyond the last tile of a block that has fewer than others.
+        """
+        places = np.maximum.accumulate(np.where(self.known, np.arange(self.known.shape[1]), 0), axis=1)
+        found: NDArray[Any] = self.values[cases, places[cases, index]]
+        return found
 
     def store(self, index: Any, value: Any, mask: Any) -> None:
         shape = np.broadcast_shapes(np.shape(mask), np.shape(index), np.shape(value), (len(self.values), 1))

@@ -30,33 +30,49 @@ def arrays_in_local_memory(function: Any) -> frozenset[int]:
 def _collect(node: Any, outer: frozenset[int], kept: frozenset[int], found: set[int]) -> None:
     """Add the arrays that a statement indexes by the variable of a kept loop.
 
-    `outer` are the variables of the loops around the statement, `kept` those of them that stay loops.
+    `outer` are the variables of the loops around the statement, `kept` those of them that stay loops. Both
+    contain the variables that are computed from them.
     """
     kind = type(node).__name__
     if kind == "SeqStmt":
         for part in node.seq:
             _collect(part, outer, kept, found)
+            if type(part).__name__ == "Bind":
+                bound, sources = frozenset({identity(part.var)}), variables(part.value)
+                outer, kept = (
+                    outer | bound if sources <= outer else outer,
+                    kept | bound if sources & kept else kept,
+                )
     elif kind == "For":
+        _collect_indexed(node.extent, kept, found)
         variable = frozenset({identity(node.loop_var)})
         _collect(node.body, outer | variable, kept | variable if _is_kept(node, outer) else kept, found)
     elif kind == "IfThenElse":
+        _collect_indexed(node.condition, kept, found)
         for part in (node.then_case, node.else_case):
             if part is not None:
                 _collect(part, outer, kept, found)
-    elif kind in ("AttrStmt", "While"):
+    elif kind == "While":
+        _collect_indexed(node.condition, kept, found)
         _collect(node.body, outer, kept, found)
-    elif kept and kind in ("BufferStore", "Evaluate", "Bind"):
+    elif kind == "AttrStmt":
+        _collect(node.body, outer, kept, found)
+    elif kind in ("BufferStore", "Evaluate", "Bind"):
         _collect_indexed(node, kept, found)
 
 
-def _collect_indexed(statement: Any, kept: frozenset[int], found: set[int]) -> None:
+def _collect_indexed(node: Any, kept: frozenset[int], found: set[int]) -> None:
+    """Add the arrays that a statement or an expression indexes by one of the variables `kept`."""
+    if not kept:
+        return
+
     def look(part: Any, kind: str) -> None:
         if kind not in ("BufferLoad", "BufferStore") or not str(part.buffer.scope()).startswith("local"):
             return
         if kept & variables(part.indices[0]):
             found.add(identity(part.buffer.data))
 
-    visit(statement, look)
+    visit(node, look)
 
 
 def _is_kept(loop: Any, outer: frozenset[int]) -> bool:

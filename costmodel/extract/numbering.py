@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...profile.values import LAUNCH_AXIS
-from .expressions import UnevaluableError
+from .expressions import Computed, UnevaluableError, constant, identity, variables
 from .launch_geometry import AXES
+from .scenarios import Loop
 from .scope import Scope
 
 Digit = tuple[str, int, int]  # axis, divisor, modulus
@@ -45,32 +46,99 @@ def number_tiles(scope: Scope, expressions: list[Any]) -> Numbering:
     """
     roots = frozenset().union(*(scope.depends_on(e) for e in expressions))
     axes = [axis for axis in AXES if axis in scope.launch.block and scope.launch.block[axis][0] in roots]
-    turning = _turning(scope, roots)
+    turning = _turning(scope, expressions, roots)
     if not axes:
         return PLAIN
     try:
         if turning is None:
             return _by_axes(scope, expressions, axes)
-        return _by_position(scope, expressions, *turning)
+        return _by_position(scope, expressions, turning)
     except UnevaluableError:
         return PLAIN
 
 
-def _turning(scope: Scope, roots: frozenset[int]) -> tuple[int, int] | None:
-    """(variable, iterations) of the outer loop in which a block goes from tile to tile.
+@dataclass(frozen=True)
+class _Turning:
+    """A loop in which a block goes from tile to tile.
 
-    None if there is no such loop.
+    Attributes:
+        loop: the loop.
+        turns: tiles of the block that has the most.
+        step: iterations of the loop for each of them.
     """
-    if len(scope.phase_loops) < 2:
+
+    loop: Loop
+    turns: int
+    step: int = 1
+
+
+def _turning(scope: Scope, expressions: list[Any], roots: frozenset[int]) -> _Turning | None:
+    """The loop in which a block goes from tile to tile, if the address depends on it; else None.
+
+    It is the outer one of two loops, or a single loop over all iterations of all tiles.
+    """
+    if not scope.phase_loops or scope.phase_loops[0].variable not in roots:
         return None
     loop = scope.phase_loops[0]
-    turns = max(1, math.ceil(loop.extent))
-    blocks = math.prod(scope.launch.grid)
-    return (
-        (loop.variable, turns)
-        if loop.variable in roots and turns > 1 and turns * blocks <= MOST_POSITIONS
-        else None
-    )
+    if len(scope.phase_loops) > 1:
+        step, turns = 1, max(1, math.ceil(loop.extent))
+    else:
+        step = _steps_of_tile(scope, loop, expressions)
+        turns = loop.most // step if step else 1
+    if turns == 1 or turns * math.prod(scope.launch.grid) > MOST_POSITIONS:
+        return None
+    return _Turning(loop, turns, step)
+
+
+def _steps_of_tile(scope: Scope, loop: Loop, expressions: list[Any]) -> int:
+    """Iterations of one tile in a loop over the iterations of all tiles of a block; 0 for other loops.
+
+    TileLang makes one pipeline of the two loops of a block that stays. The extent of the loop is then a
+    product, whose one factor differs from block to block, and addresses use the quotient of its counter by
+    the other factor, and the rest.
+    """
+    if type(loop.limit).__name__ != "Mul" or not scope.block_axes(loop.limit):
+        return 0
+    step = constant(loop.limit.b) or constant(loop.limit.a) or 0
+    divided = all(_divides(scope, loop.variable, step, e) for e in expressions)
+    return step if step > 1 and divided else 0
+
+
+def _divides(scope: Scope, counter: int, step: int, expression: Any) -> bool:
+    """Whether `expression` uses `counter` in quotients and rests by multiples or parts of `step` alone."""
+    kind = type(expression).__name__
+    if kind == "Var":
+        bound = dict(scope.bound).get(identity(expression))
+        return identity(expression) != counter and (bound is None or _divides(scope, counter, step, bound))
+    if kind in ("FloorDiv", "FloorMod") and _is_counter(expression.a, counter):
+        by = constant(expression.b) or 1
+        return by > 1 and (by % step == 0 or step % by == 0)
+    if isinstance(expression, Computed) or kind not in _PARTS:
+        return counter not in variables(expression)
+    parts = [part for name in _PARTS[kind] for part in _listed_parts(getattr(expression, name))]
+    return all(_divides(scope, counter, step, part) for part in parts)
+
+
+def _is_counter(expression: Any, counter: int) -> bool:
+    inner = expression.value if type(expression).__name__ == "Cast" else expression
+    return type(inner).__name__ == "Var" and identity(inner) == counter
+
+
+def _listed_parts(found: Any) -> list[Any]:
+    return [found] if hasattr(found, "dtype") else list(found)
+
+
+# the parts of an expression, by the name of its class
+_PARTS = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max", "Div", "Mod"), ("a", "b")),
+    **dict.fromkeys(("LT", "LE", "GT", "GE", "EQ", "NE", "And", "Or"), ("a", "b")),
+    **dict.fromkeys(("Cast", "Broadcast"), ("value",)),
+    "Call": ("args",),
+    "BufferLoad": ("indices",),
+    "Not": ("a",),
+    "Ramp": ("base", "stride"),
+    "Select": ("condition", "true_value", "false_value"),
+}
 
 
 def _by_axes(scope: Scope, expressions: list[Any], axes: list[str]) -> Numbering:
@@ -103,10 +171,15 @@ def _by_axes(scope: Scope, expressions: list[Any], axes: list[str]) -> Numbering
     return PLAIN if whole else Numbering(digits=tuple(digits) or ((axes[0], 1, 1),))
 
 
-def _by_position(scope: Scope, expressions: list[Any], variable: int, turns: int) -> Numbering:
-    blocks = math.prod(scope.launch.grid)
+def _by_position(scope: Scope, expressions: list[Any], turning: _Turning) -> Numbering:
+    blocks, turns = math.prod(scope.launch.grid), turning.turns
     position = np.arange(turns * blocks)
-    values = _values(scope, expressions, _launched(scope, position), {variable: position // blocks})
+    launched, turn = _launched(scope, position), position // blocks
+    if turning.step > 1:
+        # a block without a further tile has its last one once more, which adds none
+        own = _values_of(scope, turning.loop.limit, launched) // turning.step
+        turn = np.minimum(turn, np.maximum(0, own - 1))
+    values = _values(scope, expressions, launched, {turning.loop.variable: turn * turning.step})
     digits = digits_of(values, LAUNCH_AXIS)
     if digits is not None:
         return Numbering(digits=tuple(digits) or ((LAUNCH_AXIS, 1, 1),), turns=turns)
@@ -136,14 +209,22 @@ def _values(
     loops: dict[int, NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
     """One number for the address at each of the given block indices. Equal addresses have equal numbers."""
+    total = np.zeros(len(next(iter(blocks.values()))), dtype=np.int64)
+    for expression in expressions:
+        total = total * _MIXER + _values_of(scope, expression, blocks, loops)
+    return total
+
+
+def _values_of(
+    scope: Scope,
+    expression: Any,
+    blocks: dict[str, NDArray[Any]],
+    loops: dict[int, NDArray[Any]] | None = None,
+) -> NDArray[np.int64]:
+    """The value of an expression at each of the given block indices."""
     bindings = {scope.launch.block[axis][0]: values for axis, values in blocks.items()} | (loops or {})
     count = len(next(iter(blocks.values())))
-    total = np.zeros(count, dtype=np.int64)
-    for expression in expressions:
-        total = total * _MIXER + np.broadcast_to(np.asarray(scope.at(expression, bindings)), (count,)).astype(
-            np.int64
-        )
-    return total
+    return np.broadcast_to(np.asarray(scope.at(expression, bindings)), (count,)).astype(np.int64)
 
 
 def digits_of(values: NDArray[Any], axis: str) -> list[Digit] | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...profile.values import Access, MatrixWork, Phase, Trips, Work
+from .accesses import AccessSite
+from .joined_runs import JoinedRuns
+from .scope import Scope
 
 ONCE = Trips((1.0,))
+Slot = tuple[int, int]  # a ring of mbarriers: the buffer, and the place of the first of them
 
 
 @dataclass
@@ -72,8 +76,14 @@ class PhaseCounts:
     unrolled_by: int = 1  # number of iterations whose plain loads the compiler issues together
     order: LoopOrder = field(default_factory=LoopOrder)  # of the loop around this phase
     filled: set[tuple[int, ...]] = field(default_factory=set)  # keys of mbarriers of bulk loads
+    # Matrix operations before the wait at an mbarrier, and before the last arrival at one; in a loop that
+    # copies, by the mbarrier of the copy: the one at which the loop waits for a free buffer before it.
+    awaited: dict[Slot, float] = field(default_factory=dict)
+    arrived: dict[Slot, float] = field(default_factory=dict)
+    refills: dict[Slot, Slot] = field(default_factory=dict)
     matrix: list[MatrixWork] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
+    runs: JoinedRuns = field(default_factory=JoinedRuns)
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     unknown: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     quotients: set[str] = field(default_factory=set)  # texts of those that were counted
@@ -89,8 +99,40 @@ class PhaseCounts:
         default_factory=list
     )  # number of copy groups that each wait leaves in flight
 
-    def to_phase(self) -> Phase:
+    def add_access(self, access: Access, scope: Scope, site: AccessSite) -> None:
+        """Count an access of lanes to `site`."""
+        self.runs.note(len(self.accesses), access, scope, site)
+        self.accesses.append(access)
+
+    def note_wait(self, barrier: Slot | None) -> None:
+        if barrier is not None:
+            self.awaited.setdefault(barrier, self.operations)
+
+    def note_arrival(self, barrier: Slot | None) -> None:
+        if barrier is not None:
+            self.arrived[barrier] = self.operations
+
+    def note_copy(self, barrier: Slot | None) -> None:
+        if barrier is not None and self.awaited:
+            self.refills.setdefault(barrier, list(self.awaited)[-1])
+
+    def _held_share(self, refills: Mapping[Slot, Slot]) -> float | None:
+        """As `Phase.held_share`, of a loop whose products are those of single warps.
+
+        Warps of mma.sync have read their operands when they arrive at the mbarrier that frees the buffer.
+        """
+        if not (self.is_loop and self.matrix and all(item.warps == 1 for item in self.matrix)):
+            return None
+        copies = [copy for copy in self.awaited if copy in refills]
+        if not copies or not all(refills[copy] in self.arrived for copy in copies):
+            return None
+        share = max(self.arrived[refills[copy]] - self.awaited[copy] for copy in copies) / self.operations
+        return share if share < 1 else None
+
+    def to_phase(self, refills: Mapping[Slot, Slot]) -> Phase:
         """Convert the counts to a frozen phase.
+
+        `refills` are those of all phases.
 
         Warps at a named barrier where others only arrive wait for their turn. That joins no warps.
         """
@@ -115,6 +157,7 @@ class PhaseCounts:
             pipeline_depth=pipeline_depth,
             is_loop=self.is_loop and not (self.between and not self._keeps_pace),
             copies_ahead=self._copies_ahead(pipeline_depth),
+            held_share=self._held_share(refills),
         )
 
     def _copies_ahead(self, pipeline_depth: int) -> float | None:
@@ -132,8 +175,8 @@ class PhaseCounts:
         however many buffers there are.
         """
         if not (self.between and self.order.block_syncs and self.filled & self.order.awaited):
-            return tuple(self.accesses)
-        return tuple(replace(a, slots=1) if _is_bulk_load(a) else a for a in self.accesses)
+            return self.runs.joined(self.accesses)
+        return tuple(replace(a, slots=1) if _is_bulk_load(a) else a for a in self.runs.joined(self.accesses))
 
     @property
     def operations(self) -> float:

@@ -34,6 +34,11 @@ class _Span:
         later = self.last >= begin
         self.first[later] = np.maximum(self.first[later], begin)
 
+    def prolong(self, end: int) -> None:
+        """Let all elements live until `end` at least."""
+        used = self.last > 0
+        self.last[used] = np.maximum(self.last[used], end)
+
 
 @dataclass
 class LiveRanges:
@@ -117,13 +122,14 @@ class LiveRanges:
         self._position += 1
         self._unrolled.append((start, self._position))
 
-    def finish(self) -> None:
+    def finish(self, buffer_bytes: Mapping[int, float] | None = None) -> None:
         """Extend each live range over the loops that it enters or leaves.
 
         An element that is used inside a loop and also before or after it is live during the whole loop.
+        `buffer_bytes` are bytes per thread by buffer, as far as they are known.
         """
         self._spans = {key: _span(uses) for key, uses in self._uses.items()}
-        self._delay_transformations()
+        self._delay_transformations(buffer_bytes or {})
         for start, end in self._loops:
             self._hand_over(start, end)
             kept = self._kept_through(start, end)
@@ -134,12 +140,13 @@ class LiveRanges:
                 span.first[crosses] = np.minimum(span.first[crosses], start)
                 span.last[crosses] = np.maximum(span.last[crosses], end)
 
-    def _delay_transformations(self) -> None:
+    def _delay_transformations(self, buffer_bytes: Mapping[int, float]) -> None:
         """Let a buffer with transformed elements of another begin when its elements are needed.
 
         The compiler computes an element when the other buffer is used for the last time, or changed, if no
         instruction needs it before. If one unrolled loop uses all elements, each of them is computed there,
-        and a register is enough.
+        and a register is enough. Elements that take fewer registers than what is computed from them, such as
+        packed numbers, wait in place of it.
         """
         for (role, buffer), sources in self._sources.items():
             source = next(iter(sources)) if len(sources) == 1 else None
@@ -151,9 +158,13 @@ class LiveRanges:
             if len(needed) + len(self._stores[key]) < len(self._uses[key]):
                 continue  # used between two stores, as if a loop is unrolled
             changed = [p for p in self._changes(role, source) if p > computed]
-            begin = min([*needed[:1], *changed[:1], self._spans[role, source].end + 1])
+            packed = 0 < buffer_bytes.get(source, 0.0) < buffer_bytes.get(buffer, 0.0)
+            died = self._spans[role, source].end + 1
+            begin = min([*needed[:1], *changed[:1], *([] if packed and needed else [died])])
             if begin > computed and not self._changes_within_loop(role, source, computed, begin):
                 self._spans[key].delay(begin)
+                if begin > died:
+                    self._spans[role, source].prolong(begin)
                 end = self._spans[key].end
                 if any(start < begin and end < stop for start, stop in self._unrolled):
                     self._temporary.add(key)
@@ -200,6 +211,15 @@ class LiveRanges:
         `buffer_bytes` are bytes per thread by buffer.
         """
         return self._peak([key for key in self._spans if key[0] == role], buffer_bytes)
+
+    def peak_beside_products(self, role: int, buffer_bytes: Mapping[int, float]) -> float:
+        """The same in the innermost loops with matrix instructions; in all code if there are none."""
+        live = self._live([key for key in self._spans if key[0] == role], buffer_bytes)
+        loops: set[tuple[int, int]] = set()
+        for position in (p for key, found in self._accumulations.items() if key[0] == role for p in found):
+            around = [loop for loop in self._loops if loop[0] <= position <= loop[1]]
+            loops.add(min(around, key=lambda loop: loop[1] - loop[0], default=(0, len(live))))
+        return max((float(live[a : b + 1].max(initial=0.0)) for a, b in loops or {(0, len(live))}))
 
     def peak_accumulators(self, role: int, buffer_bytes: Mapping[int, float]) -> float:
         """The same for the buffers in which matrix instructions accumulate."""

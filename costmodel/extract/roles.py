@@ -49,14 +49,17 @@ def roles_of(
 
     Empty roles are left out; `local_bytes` are bytes per thread by local buffer.
     """
+    refills = {copy: free for role in roles for phase in role.phases for copy, free in phase.refills.items()}
     return tuple(
         Role(
             name=_name(role, roles),
             threads=role.threads,
-            phases=tuple(phase.to_phase() for phase in role.phases if not phase.is_empty),
+            phases=tuple(phase.to_phase(refills) for phase in role.phases if not phase.is_empty),
             registers_limit=role.registers_limit,
             local_registers=live.peak_registers(role.number, local_bytes),
             accumulator_registers=live.peak_accumulators(role.number, local_bytes),
+            outside_registers=live.peak_registers(role.number, local_bytes)
+            - live.peak_beside_products(role.number, local_bytes),
         )
         for role in roles
         if not role.is_empty

@@ -16,6 +16,7 @@ from .launch_geometry import LaunchGeometry, sequence
 from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
 from .tables import Table
 
+FEW_SAMPLES = 8  # of the samples of conditions: a share of fewer is off by a third
 MOST_ACCESSES = 1 << 14  # of the threads of a block in its inner loops that are evaluated one by one
 
 
@@ -39,6 +40,7 @@ class Scope(Scenarios):
     reached_by: frozenset[int] = frozenset()  # variables that the conditions so far derive from
     drawn: int = 0  # number of sampled variables: each has its own sequence
     apart: int = 0  # identity of the innermost branch, or selection that becomes one; 0: none
+    kept: float = 1.0  # share of the iterations of the statement that compute something used
 
     @staticmethod
     def of_threads(
@@ -254,6 +256,10 @@ class Scope(Scenarios):
         # nested conditions are not independent: count among the scenarios that reach this one
         before = CONDITION_SCENARIOS if self.reach is None else int(self.reach.any(axis=1).sum())
         held = held if self.reach is None else held & self.reach
+        if held.any(axis=1).sum() < FEW_SAMPLES:
+            exact = self._in_exact_share(reached, condition)
+            if exact is not None:
+                return exact
         if not held.any():
             return None
         running = held.any(axis=1)
@@ -267,6 +273,19 @@ class Scope(Scenarios):
             condition=None if combined.all() or not combined.any() else combined,
             conditions=(*self.conditions, condition),
         )
+
+    def _in_exact_share(self, reached: Scope, condition: Any) -> Scope | None:
+        """The scope in which a condition holds that few samples meet, counted over all blocks and iterations.
+
+        The end of a tile, in a loop over the iterations of all tiles of a block, is such a condition. None if
+        it depends on threads or on inner loops, if it never holds, or if there are too many cases.
+        """
+        found = self.over_cases(condition)
+        share = float(np.mean(found[0])) if found is not None else 0.0
+        if not share:
+            return None
+        # the samples stay as they are: too few of them meet the condition to tell addresses apart
+        return replace(reached, warps=self.warps * share, given=(*self.given, condition))
 
     def with_choice(self, condition: Any) -> Scope | None:
         """The scope of a value that is taken where `condition` holds; None if it never holds.
@@ -284,6 +303,10 @@ class Scope(Scenarios):
         """The scope that only a share of the warps reaches."""
         return replace(self, warps=self.warps * share)
 
+    def in_share_of_iterations(self, share: float) -> Scope:
+        """The scope of a statement that the compiler keeps in a share of the iterations around it."""
+        return self if share == 1 else replace(self, times=self.times * share, kept=self.kept * share)
+
     def is_data(self, expression: Any) -> bool:
         """Whether the value of `expression` depends on data."""
         try:
@@ -294,7 +317,7 @@ class Scope(Scenarios):
 
     def knows(self, condition: Any) -> bool:
         """Whether `condition`, which holds in this scope, could be evaluated."""
-        return any(condition is known for known in self.conditions)
+        return any(condition is known for known in (*self.conditions, *self.given))
 
     def with_given(self, condition: Any) -> Scope | None:
         """The scope in which `condition` holds, if the trips of the phase account for it.

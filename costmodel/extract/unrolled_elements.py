@@ -19,6 +19,7 @@ from .expressions import UnevaluableError, constant, evaluate, identity, variabl
 from .mathematics import MATH_NAMES
 
 MOST_ITERATIONS = 4096  # of the loops together; beyond that, all elements count as used
+_BITS = frozenset(("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "reinterpret"))
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Min", "Max"))
 
 
@@ -40,6 +41,11 @@ class UnrolledElements:
         self._counters[variable] = np.arange(start, start + extent)
         yield
         del self._counters[variable]
+
+    @property
+    def counters(self) -> frozenset[int]:
+        """The variables of these loops."""
+        return frozenset(self._counters)
 
     @contextmanager
     def condition(self, condition: Any) -> Iterator[None]:
@@ -87,10 +93,15 @@ class UnrolledElements:
         return {variable: values.ravel() for variable, values in zip(counters, mesh, strict=True)}
 
 
-def transformed_buffer(value: Any) -> int | None:
+def transformed_buffer(value: Any, counters: frozenset[int] = frozenset()) -> int | None:
     """The identity of the local buffer of which `value` transforms one element; None for other values.
 
-    The value follows from this element and constants by arithmetic and mathematical functions.
+    The value follows from this element, from constants and from numbers in memory that all elements share, as
+    the scale of a tensor, by arithmetic and mathematical functions.
+
+    Args:
+        value: the value.
+        counters: variables of the unrolled loops over the elements.
     """
     found: dict[int, Any] = {}
 
@@ -98,19 +109,25 @@ def transformed_buffer(value: Any) -> int | None:
         kind = type(node).__name__
         if kind == "BufferLoad":
             if not str(node.buffer.scope()).startswith("local"):
-                return False
+                return _is_one_number(node) and not counters & variables(node)
             found.setdefault(identity(node.buffer.data), node.indices)
             return all(map(_equal, node.indices, found[identity(node.buffer.data)]))
         if kind in ("Cast", "Broadcast"):
             return visit(node.value)
         if kind == "Call":
-            name = str(getattr(node.op, "name", ""))
-            return name.partition(".")[2] in MATH_NAMES and all(map(visit, node.args))
+            name = str(getattr(node.op, "name", "")).partition(".")[2]
+            return (name in MATH_NAMES or name in _BITS) and all(map(visit, node.args))
         if kind in ("FloatImm", "IntImm"):
+            return True
+        if found and variables(node) <= counters:  # a constant of the iteration
             return True
         return kind in _ARITHMETIC and visit(node.a) and visit(node.b)
 
     return next(iter(found)) if visit(value) and len(found) == 1 else None
+
+
+def _is_one_number(load: Any) -> bool:
+    return all(type(index).__name__ != "Ramp" for index in load.indices)
 
 
 def _equal(one: Any, other: Any) -> bool:

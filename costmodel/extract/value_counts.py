@@ -11,6 +11,7 @@ from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
 from .expressions import identity, is_scalar, loads, variables
 from .index_arithmetic import count_divisions
+from .loops import visit
 from .scope import Scope
 
 # Operations of a conversion to and from a float format for which the target has no instruction. Read off the
@@ -153,7 +154,7 @@ def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
     site = context.memory.site(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
     if site is not None:
         load = lane_access(scope, site, write=False, mechanism="ld")
-        context.phase.accesses.append(load)
+        context.phase.add_access(load, scope, site)
         # an address for each instruction that is left
         context.phase.counts["integer_ops"] += scope.issued_lanes * load.instructions / scope.warp_executions
 
@@ -194,12 +195,33 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
         context.phase.counts["selections"] += lanes
     if together > 1.0:
         scope = replace(scope, apart=identity(node))
+    if _guards_shared(yes) or _guards_shared(no):
+        context.phase.counts["shared_branches"] += scope.warp_executions
     for part, branch in (
         (yes, scope.with_choice(condition)),
         (no, scope.with_choice(tirx.Not(condition))),
     ):
         if branch is not None:
             count_value(context, part, branch)
+
+
+def _guards_shared(value: Any) -> bool:
+    """Whether a part of a selection has a selection of its own of a load from shared memory.
+
+    The compiler makes a predicate of one condition, and a branch of the outer one: each warp waits in it for
+    its value before it goes on to the next. Read off the machine code of scans over chunks, whose weights on
+    the diagonal add a number from shared memory (nvcc 13.0).
+    """
+    found = False
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal found
+        if kind == "Call" and getattr(part.op, "name", "") == "tirx.if_then_else":
+            inside = [load for choice in part.args[1:] for load in loads(choice)]
+            found = found or any(str(load.buffer.scope()).startswith("shared") for load in inside)
+
+    visit(value, look)
+    return found
 
 
 def count_selected_moves(context: CountingContext, branch: Any, scope: Scope) -> None:

@@ -16,7 +16,7 @@ from ...profile.values import Access, Role, Space, Trips
 from . import loops, trips
 from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, leaves, otherwise, specialised_branches
-from .dead_values import dead_values
+from .dead_values import DeadValues, dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
@@ -72,7 +72,7 @@ class KernelReader:
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
     _loaded: set[tuple[int, ...]] | None = None  # by the current value; None between values
-    _dead: frozenset[int] = frozenset()  # variables and local buffers that no result derives from
+    _dead: DeadValues = field(default_factory=DeadValues)  # what no result derives from
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
@@ -94,7 +94,7 @@ class KernelReader:
             self.memory.filled,
         )
         self.statement(function.body, scope)
-        self._live.finish()
+        self._live.finish(self.memory.register_bytes())
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -137,14 +137,17 @@ class KernelReader:
 
     def mark_live(self, variable: Any) -> None:
         """Record that the registers of a local buffer are live here."""
-        self._live.touch(self._role.number, identity(variable))
+        key = identity(variable)
+        self._live.touch(self._role.number, key, self._dead.among_alive(key, None))
 
     def mark_loaded(self, buffer: Any, index: Any) -> None:
         """Record that elements of a buffer are live here."""
         self._live.touch(self._role.number, identity(buffer.data), self._used(buffer, index))
 
     def _used(self, buffer: Any, index: Any) -> NDArray[np.bool_] | None:
-        return self._elements.used(buffer, index) if self.memory.is_in_registers(buffer) else None
+        if not self.memory.is_in_registers(buffer):
+            return None
+        return self._dead.among_alive(identity(buffer.data), self._elements.used(buffer, index))
 
     def mark_accumulator(self, variable: Any, *, kept: bool) -> None:
         """Record that matrix instructions accumulate in a local buffer."""
@@ -253,8 +256,10 @@ class KernelReader:
             with self._loading_indices_once():
                 return self._store(node, scope)
         elif kind == "Evaluate":
-            with self._loading_indices_once():
-                self.count_value(node.value, scope)
+            share = self._dead.share(node)
+            if share:
+                with self._loading_indices_once():
+                    self.count_value(node.value, scope.in_share_of_iterations(share))
             for buffer in loops.stored_buffers(node):
                 self.memory.note_store(buffer)
         elif kind == "While":
@@ -302,7 +307,7 @@ class KernelReader:
         if getattr(getattr(node.value, "op", None), "name", "") == "tirx.handle_add_byte_offset":
             self.memory.add_view(node.var, node.value.args[0])
             return scope
-        if identity(node.var) not in self._dead:
+        if self._dead.share(node):
             self.count_value(node.value, scope)
         return scope.with_binding(identity(node.var), self._stated(node.var, node.value, scope))
 
@@ -314,22 +319,25 @@ class KernelReader:
         return value if stated is None or not scope.is_data(value) else tirx.IntImm(value.dtype, stated)
 
     def _store(self, node: Any, scope: Scope) -> Scope:
-        if identity(node.buffer.data) in self._dead:
+        share = self._dead.share(node)
+        if not share:
             return scope
-        self.count_value(node.value, scope)
+        kept = scope.in_share_of_iterations(share)
+        self.count_value(node.value, kept)
         used = self._used(node.buffer, node.indices[0])
-        self._live.store(self._role.number, identity(node.buffer.data), transformed_buffer(node.value), used)
+        source = transformed_buffer(node.value, self._elements.counters)
+        self._live.store(self._role.number, identity(node.buffer.data), source, used)
         self.memory.note_store(identity(node.buffer.data))
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
             value = self._stated(node.buffer, node.value, scope)
             return scope.with_binding(identity(node.buffer.data), value)
         self.memory.fill(node.buffer.data, scope.depends_on(node.value) | scope.reached_by, scope)
-        count_address(self, node.indices[0], scope)
+        count_address(self, node.indices[0], kept)
         site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
         if site is not None:
-            self.phase.accesses.append(lane_access(scope, site, write=True, mechanism="st"))
-            self.phase.counts["integer_ops"] += scope.issued_lanes
+            self.phase.add_access(lane_access(kept, site, write=True, mechanism="st"), kept, site)
+            self.phase.counts["integer_ops"] += kept.issued_lanes
         return scope
 
     # --- loops ----------------------------------------------------------------------------------------------
@@ -389,7 +397,7 @@ class KernelReader:
     @contextmanager
     def _around_elements(self, node: Any) -> Iterator[None]:
         """A loop around uses of local buffers, in one sequence of statements if it is unrolled."""
-        if loops.is_unrolled(node):
+        if loops.is_unrolled(node) or loops.is_short(node, self.memory.is_global):
             with self._live.unrolled(), self._elements.loop(node):
                 yield
         else:

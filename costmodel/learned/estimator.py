@@ -31,6 +31,7 @@ from .spread import HOME, Spread, SureColumns, few_kinds_factor, fit_spread
 Choice = TypeVar("Choice")
 DEFAULT_REACH = 2.0
 REACHES = (0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, float("inf"))
+KEPT = (0.0, 0.5, 0.7)  # shares of a correction that may be left far away
 # trees for the order need fewer rounds than trees for the time: with more rounds they overfit
 ORDER_ROUNDS, ORDER_DEPTH = 250, 4
 
@@ -149,7 +150,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         self.members_ = trained[: len(part_numbers)]
         self.importances_ = _importances(self.members_, features.shape[1])
-        gate = fit_gate(features, cases, self.importances_, self.random_state)
+        gate = fit_gate(features, cases, self.random_state)
         unseen_cases = self._unseen_cases(rows, parts)
         unseen_kinds = self._unseen_kinds(rows, seen_kinds, trained[len(part_numbers) :])
         self.gate_ = self._set_gate(gate, rows, seen_kinds, unseen_cases, unseen_kinds)
@@ -245,7 +246,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             if own.all():
                 found.put(own, rows, member, np.ones(len(rows.ratio)))
             else:
-                gate = fit_gate(rows.features[~own], rows.cases[~own], self.importances_, self.random_state)
+                gate = fit_gate(rows.features[~own], rows.cases[~own], self.random_state)
                 found.put(own, rows, member, gate.distance(rows.features[own]))
         return found
 
@@ -261,8 +262,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         found = HeldOutPredictions.empty(rows.ratio)
         for kind, member in enumerate(trained):
             own = kinds == kind
-            importance = _importances([member], rows.features.shape[1])
-            gate = fit_gate(rows.features[~own], rows.cases[~own], importance, self.random_state)
+            gate = fit_gate(rows.features[~own], rows.cases[~own], self.random_state)
             found.put(own, rows, member, gate.distance(rows.features[own]))
         return found
 
@@ -287,9 +287,9 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         others = (means.sum() - means[kinds]) / (len(means) - 1)  # common factor of the other kinds
 
-        def losses(reach: float, share: float) -> NDArray[np.float64]:
+        def losses(reach: float, kept: float, share: float) -> NDArray[np.float64]:
             """The loss of each kind, for its rows as held-out cases and as a held-out kind."""
-            tried = replace(gate, reach=reach)
+            tried = replace(gate, reach=reach, kept=kept)
             errors = (
                 unseen_cases.errors(replace(tried, common=float(share * means.mean()))),
                 unseen_kinds.errors(tried, share * others),
@@ -299,11 +299,11 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 [sum(held_out_loss(e[k], rows.weights[k], rows.cases[k]) for e in errors) for k in own]
             )
 
-        tried = {(r, s): losses(r, s) for r in REACHES for s in (0.0, 0.5, 1.0)}
-        reach, share = min(tried, key=lambda pair: float(tried[pair].mean()))
+        tried = {(r, k, s): losses(r, k, s) for k in KEPT for r in REACHES for s in (0.0, 0.5, 1.0)}
+        reach, kept, share = min(tried, key=lambda choice: float(tried[choice].mean()))
         if reach:  # corrections help: those of kernels like the training kernels are kept
-            reach, share = most_cautious({pair: own for pair, own in tried.items() if pair[0]})
-        return replace(gate, reach=reach, common=float(share * means.mean()))
+            reach, kept, share = most_cautious({one: own for one, own in tried.items() if one[0]})
+        return replace(gate, reach=reach, kept=kept, common=float(share * means.mean()))
 
     def _fit_spread(
         self,

@@ -1,7 +1,9 @@
 """The gate: the distance of a kernel from the training data, and the share of its correction that is kept.
 
-Boosted trees also predict far from their training data. On kinds of kernels without training rows, such
-corrections make good analytical predictions worse, so the gate lets corrections fade with the distance.
+Boosted trees also predict far from their training data. On kinds of kernels without training rows, their
+corrections go too far: they are best there when a part of them is left out, and the gate leaves it out with
+the distance. All features count equally in distances: the important ones alone do not tell a new shape of a
+known kernel from a new kernel (experiments/evaluation).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from .boosting import Array, case_slices
 
-MOST_REFERENCES = 512
+MOST_REFERENCES = 4096
 FARTHEST = 4.0  # standard deviations at which standardised features are cut
 CHUNK_ROWS = 4096
 
@@ -23,18 +25,18 @@ CHUNK_ROWS = 4096
 class Gate:
     """Distances from the training data, and the shares of corrections that are kept.
 
-    Distance 1 is the median distance of a training row to the nearest row of another case. At the distance
-    `reach`, half of a correction is kept; it is infinite for no gate. Far away, the log factor `common`
-    replaces the correction.
+    Distance 1 is the median distance of a training row to the nearest row of another case. Far away the share
+    `kept` of a correction is left, at the distance `reach` the mean of that and of all; the reach is infinite
+    for no gate. The log factor `common` replaces what is left out.
     """
 
-    references: NDArray[np.float64]  # (r, f), standardised and weighted
+    references: NDArray[np.float64]  # (r, f), standardised, in numbers of half precision
     centre: NDArray[np.float64]  # (f,)
-    scale: NDArray[np.float64]  # (f,), factor of each standardised feature
     spread: NDArray[np.float64]  # (f,)
     unit: float
     reach: float = float("inf")
     common: float = 0.0
+    kept: float = 0.0
 
     def distance(self, features: Array) -> NDArray[np.float64]:
         """Distances to the nearest reference, shape (n,), of rows of shape (n, f)."""
@@ -45,22 +47,24 @@ class Gate:
         return np.asarray(np.concatenate(parts) / self.unit) if parts else np.empty(0)
 
     def trust(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Share of a correction that is kept at `distance`: 1 near the training data, 0 far away."""
+        """Share of a correction that is left at `distance`: 1 near the training data, `kept` far away.
+
+        With a reach of 0, corrections do not help and nothing is left.
+        """
         if self.reach <= 0:
             return np.zeros_like(distance)
-        return np.asarray(1 / (1 + (distance / self.reach) ** 4))
+        return np.asarray(self.kept + (1 - self.kept) / (1 + (distance / self.reach) ** 4))
 
     def _coordinates(self, features: Array) -> NDArray[np.float64]:
-        return _scaled(features, self.centre, self.spread, self.scale)
+        return _standardised(features, self.centre, self.spread)
 
 
-def fit_gate(features: Array, groups: NDArray[np.integer[Any]], importance: Array, seed: int) -> Gate:
+def fit_gate(features: Array, groups: NDArray[np.integer[Any]], seed: int) -> Gate:
     """Fit the distances of a gate, without its reach.
 
     Args:
         features: training rows, shape (n, f).
         groups: the case of each row.
-        importance: shape (f,), with sum 1: the weights of the features in distances.
         seed: chooses the reference rows.
     """
     rows = np.asarray(features, dtype=np.float64)
@@ -68,17 +72,14 @@ def fit_gate(features: Array, groups: NDArray[np.integer[Any]], importance: Arra
     spread = rows.std(axis=0)
     # a feature that is constant in the training data counts fully as soon as it changes
     spread = np.where(spread > 1e-6, spread, 0.1)
-    weights = np.maximum(np.asarray(importance, dtype=np.float64), 0.2 / len(importance))
-    scale = np.sqrt(weights / weights.sum())
-    scaled = _scaled(rows, centre, spread, scale)
     chosen = _sample(groups, seed)
-    unit = _unit(scaled[chosen], groups[chosen])
-    return Gate(scaled[chosen], centre, scale, spread, unit)
+    references = _standardised(rows[chosen], centre, spread).astype(np.float16).astype(np.float64)
+    return Gate(references, centre, spread, _unit(references, groups[chosen]))
 
 
-def _scaled(features: Array, centre: Array, spread: Array, scale: Array) -> NDArray[np.float64]:
+def _standardised(features: Array, centre: Array, spread: Array) -> NDArray[np.float64]:
     standard = (np.asarray(features, dtype=np.float64) - centre) / spread
-    return np.asarray(np.clip(standard, -FARTHEST, FARTHEST) * scale)
+    return np.asarray(np.clip(standard, -FARTHEST, FARTHEST))
 
 
 def _sample(groups: NDArray[np.integer[Any]], seed: int) -> NDArray[np.intp]:

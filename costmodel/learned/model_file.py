@@ -1,7 +1,8 @@
 """Writes and reads the learned model: boosters in XGBoost's format, networks as numbers, the rest in JSON.
 
 Nothing in it is executed. A model folder holds `card.json` (facts on the model, and hashes of the other
-files), `gate.json`, `correction-<n>.ubj` and `order-<n>.ubj` (the trees of a member for the time and for the
+files), `gate.json` and `references.bin` (the standardised training rows of the gate, in half precision,
+little-endian), `correction-<n>.ubj` and `order-<n>.ubj` (the trees of a member for the time and for the
 order), `network-<n>.bin` (the numbers of its network, in half precision, little-endian), `spread.ubj`, and
 `card.md`, the card as text.
 """
@@ -35,8 +36,8 @@ from .trees import booster_of
 if TYPE_CHECKING:
     from .estimator import LatencyCorrection
 
-FORMAT = 4
-CARD, GATE, SPREAD, TEXT = "card.json", "gate.json", "spread.ubj", "card.md"
+FORMAT = 5
+CARD, GATE, REFERENCES, SPREAD, TEXT = "card.json", "gate.json", "references.bin", "spread.ubj", "card.md"
 MOST_BYTES, MOST_CARD_BYTES = 64 << 20, 4 << 20  # of one file
 MOST_MEMBERS = 100
 MOST_WIDTH = 4096  # of a layer of a network
@@ -114,6 +115,7 @@ def save(
     parts |= {name: network.values.tobytes() for name, network in networks.items()}
     parts[SPREAD] = bytes(estimator.spread_.booster.save_raw("ubj"))
     parts[GATE] = json.dumps(_gate_plain(estimator.gate_)).encode()
+    parts[REFERENCES] = estimator.gate_.references.astype("<f2").tobytes()
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
     level = list(estimator.spread_.level)
     described = json.dumps([hashes, level, facts["analytical"]], sort_keys=True)
@@ -183,7 +185,7 @@ def load(folder: Traversable, *, is_own: bool = False) -> LearnedModel:
         _check_names(card)
         contents = {name: _checked(folder, name, expected) for name, expected in card["files"].items()}
         if not is_own:
-            for name in contents.keys() - {GATE, *card["networks"]}:
+            for name in contents.keys() - {GATE, REFERENCES, *card["networks"]}:
                 _check_booster(name, contents[name])
         found = LearnedModel(_assembled(card, contents), card)
         found.archs  # noqa: B018 - raises now if it is missing, since each prediction needs it
@@ -252,7 +254,7 @@ def _check_names(card: Mapping[str, Any]) -> None:
         raise ValueError("'trees' must be those of the members")
     if not set(card["networks"]) <= {_network_name(number) for number in range(members)}:
         raise ValueError("'networks' must be those of the members")
-    if set(card["files"]) != {*card["trees"], *card["networks"], GATE, SPREAD}:
+    if set(card["files"]) != {*card["trees"], *card["networks"], GATE, REFERENCES, SPREAD}:
         raise ValueError("'files' must be those of the members, the gate and the spread")
 
 
@@ -293,7 +295,8 @@ def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correc
         ]
         level = _finite("level", card["level"], (len(KNOTS),))
         spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, level)), SureColumns(*SURE))
-        found = Correction(tuple(members), _gate(json.loads(contents[GATE])), spread)
+        gate = _gate(json.loads(contents[GATE]), contents[REFERENCES])
+        found = Correction(tuple(members), gate, spread)
         _ASSEMBLED.clear()
         _ASSEMBLED[key] = found
     return _ASSEMBLED[key]
@@ -359,28 +362,30 @@ def _trained(members: Sequence[Member]) -> dict[str, Trained]:
 
 def _gate_plain(gate: Gate) -> dict[str, Any]:
     return {
-        "references": [[float(f"{v:.5g}") for v in row] for row in gate.references],
         "centre": gate.centre.tolist(),
         "spread": gate.spread.tolist(),
-        "scale": gate.scale.tolist(),
         "unit": gate.unit,
         "reach": None if np.isinf(gate.reach) else gate.reach,
         "common": gate.common,
+        "kept": gate.kept,
     }
 
 
-def _gate(plain: Mapping[str, Any]) -> Gate:
+def _gate(plain: Mapping[str, Any], references: bytes) -> Gate:
     features = len(NAMES)
+    if len(references) % (2 * features):
+        raise ValueError(f"'{REFERENCES}' must hold rows of {features} numbers of two bytes each")
+    rows = np.frombuffer(references, dtype="<f2").reshape(-1, features)
     unit = float(_finite("unit", plain["unit"], ()))
     spread = _finite("spread", plain["spread"], (features,))
     if unit <= 0 or not (spread > 0).all():
         raise ValueError("'unit' and 'spread' of the gate must be above 0")
     return Gate(
-        references=_finite("references", plain["references"], (-1, features)),
+        references=_finite("references", rows, (-1, features)),
         centre=_finite("centre", plain["centre"], (features,)),
-        scale=_finite("scale", plain["scale"], (features,)),
         spread=spread,
         unit=unit,
         reach=float("inf") if plain["reach"] is None else float(_finite("reach", plain["reach"], ())),
         common=float(_finite("common", plain["common"], ())),
+        kept=float(_finite("kept", plain["kept"], ())),
     )

@@ -109,6 +109,7 @@ class Work:
     loop_entries: float = 0.0  # CPU: how often innermost loops begin
     unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
     load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
+    shared_branches: float = 0.0  # branches of warps that each wait for a value from shared memory
     exchange_steps: float = 0.0  # of reductions over threads, each of which waits for the step before
     selections: float = 0.0  # of `vector_ops`, those that compare or select: fewer lanes do that
     matrix_in_flight: float = 0.0  # share of `matrix` beside which the warps that issued it go on
@@ -149,6 +150,9 @@ class Phase:
     # Iterations from issuing a group of copies (cp.async) to waiting for it, a part of one where several
     # products wait for groups of their own; None: `pipeline_depth` - 1.
     copies_ahead: float | None = None
+    # Of a loop that waits for bulk copies: longest share of an iteration, by its matrix operations, from the
+    # wait for a copy to the release of its buffer; None: not known, or all of it.
+    held_share: float | None = None
 
     def with_accesses(self, change: Callable[[Access], Access]) -> Phase:
         """The phase with each access changed."""
@@ -167,6 +171,8 @@ class Role:
     local_registers: float = 0.0  # peak of the 32-bit registers per thread that live local buffers need
     # the part of them in which matrix instructions accumulate; 0 without any, or if it was not counted
     accumulator_registers: float = 0.0
+    # the part of `local_registers` that only code around the loops with matrix instructions needs
+    outside_registers: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,3 +50,66 @@ def in_halves(threads=THREADS):
                 Y[tx, half + i] = second[i]
 
     return main
+
+
+def padded_product(threads, kept, rows=64):
+    """A tile of `rows` rows times a tile, of which only the first `kept` rows are stored."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((rows, 64), "bfloat16"),
+        B: T.Tensor((64, 64), "bfloat16"),
+        Y: T.Tensor((rows, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=threads) as _:
+            left = T.alloc_shared((rows, 64), "bfloat16")
+            right = T.alloc_shared((64, 64), "bfloat16")
+            sums = T.alloc_fragment((rows, 64), "float32")
+            T.copy(A, left, disable_tma=True)
+            T.copy(B, right, disable_tma=True)
+            T.gemm(left, right, sums, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+            for i, j in T.Parallel(rows, 64):
+                sums[i, j] = T.exp2(sums[i, j])
+            for i, j in T.Parallel(rows, 64):
+                if i < kept:
+                    Y[i, j] = sums[i, j]
+
+    return main
+
+
+def on_the_diagonal(nested, rows=64):
+    """Each value with a number from shared memory added: on the diagonal, below it or everywhere."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((rows, rows), "float32"),
+        D: T.Tensor((1,), "float32"),
+        Y: T.Tensor((rows, rows), "float32"),
+    ):
+        with T.Kernel(1, threads=THREADS) as _:
+            own = T.alloc_shared((1,), "float32")
+            values = T.alloc_fragment((rows, rows), "float32")
+            T.copy(X, values)
+            for i in T.Parallel(1):
+                own[i] = D[i]
+            for i, j in T.Parallel(rows, rows):
+                if nested:
+                    values[i, j] = T.if_then_else(j > i, 0, values[i, j] + T.if_then_else(i == j, own[0], 0))
+                else:
+                    values[i, j] = values[i, j] + T.if_then_else(i == j, own[0], 0)
+            T.copy(values, Y)
+
+    return main
+
+
+def stripes(width, rows=256):
+    """A block moves `width` columns of a matrix of 1,024 columns."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, 1024), "float32"), Y: T.Tensor((rows, 1024), "float32")):
+        with T.Kernel(1024 // width, threads=THREADS) as stripe:
+            values = T.alloc_fragment((rows, width), "float32")
+            T.copy(X[0:rows, stripe * width : (stripe + 1) * width], values, disable_tma=True)
+            T.copy(values, Y[0:rows, stripe * width : (stripe + 1) * width], disable_tma=True)
+
+    return main

@@ -715,6 +715,21 @@ def stripes(rows, columns, block_rows, block_columns, down):
     return main
 
 
+def exchanged_halves(rows, columns, block_rows, apart):
+    """Both halves of each row by a statement each, exchanged; `apart`: those of a matrix twice as wide."""
+    half, width = columns // 2, columns * apart
+
+    @T.prim_func
+    def main(A: T.Tensor((rows, width), "float32"), B: T.Tensor((rows, width), "float32")):
+        with T.Kernel(rows // block_rows, threads=128) as b:
+            for i, j in T.Parallel(block_rows, half):
+                B[b * block_rows + i, j] = A[b * block_rows + i, half * apart + j]
+            for i, j in T.Parallel(block_rows, half):
+                B[b * block_rows + i, half * apart + j] = A[b * block_rows + i, j]
+
+    return main
+
+
 def narrowed(size, dtype):
     """A conversion to a narrower float format and back."""
 
@@ -816,3 +831,48 @@ def two_products(steps, stages, blocks_per_core=1, dtype="float16"):
             T.copy(o, R)
 
     return main
+
+
+def tiles_in_turn(rows, columns, depths, blocks, tile=64):
+    """A product by blocks that stay, with one pipelined loop over the iterations of all tiles of a block."""
+    count = rows * columns
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor((rows * tile, depths * tile), "float16"),
+        B: T.Tensor((depths * tile, columns * tile), "float16"),
+        C: T.Tensor((rows * tile, columns * tile), "float16"),
+    ):
+        with T.Kernel(blocks, threads=128) as x:
+            a = T.alloc_shared((tile, tile), "float16")
+            b = T.alloc_shared((tile, tile), "float16")
+            c = T.alloc_fragment((tile, tile), "float32")
+            T.clear(c)
+            for step in T.Pipelined(T.truncdiv(count - x + blocks - 1, blocks) * depths, num_stages=2):
+                number = step // depths * blocks + x
+                T.copy(A[number // columns * tile, step % depths * tile], a)
+                T.copy(B[step % depths * tile, number % columns * tile], b)
+                T.gemm(a, b, c)
+                if step % depths == depths - 1:
+                    T.copy(c, C[number // columns * tile, number % columns * tile])
+                    T.clear(c)
+
+    return kernel
+
+
+def chosen_rows(rows, most, columns=128):
+    """Blocks with unequal lists of rows in an array of each thread, which a condition alone reads."""
+
+    @T.prim_func
+    def kernel(A: T.Tensor((rows, columns), "float32"), B: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(most, threads=columns) as x:
+            allowed = T.alloc_local((most,), "int32")
+            tx = T.get_thread_binding()
+            for later in range(x):
+                at = x - 1 - later
+                allowed[at] = later * 3
+            for step in range(x):
+                if allowed[step] < rows - step:
+                    B[x, tx] = B[x, tx] + A[step, tx]
+
+    return kernel

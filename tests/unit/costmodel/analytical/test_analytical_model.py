@@ -109,10 +109,20 @@ def test_registers_beyond_the_limit_spill_and_cost_time() -> None:
 
 def test_matrix_time_is_flops_over_rate() -> None:
     # m64n256k16: 524288 operations at 4096 a cycle
-    assert matrix_cycles(MatrixWork("wgmma.m64n256k16", 10, 2 * 64 * 256 * 16), H200) == 10 * 128
-    slower = matrix_cycles(MatrixWork("mma.m16n8k16", 128, 4096.0), H200)
+    assert matrix_cycles(MatrixWork("wgmma.m64n256k16", 10, 2 * 64 * 256 * 16), H200, DEFAULT) == 10 * 128
+    slower = matrix_cycles(MatrixWork("mma.m16n8k16", 128, 4096.0), H200, DEFAULT)
     assert slower == pytest.approx(128 * 4096 / (4096 * H200["core.unit.matrix.mma_sync_share"]))
     assert slower > 128 * 1.2
+
+
+def test_a_product_of_few_columns_waits_for_its_operands() -> None:
+    def cycles(columns: int) -> float:
+        operands = 16 * 2 * (64 + columns)
+        work = MatrixWork(f"wgmma.m64n{columns}k16", 1, 2.0 * 64 * columns * 16, operands, warps=4)
+        return matrix_cycles(work, H200, DEFAULT)
+
+    assert cycles(128) == 64
+    assert cycles(16) == pytest.approx(DEFAULT.operand_share * 20)
 
 
 def test_bank_conflicts_cost_their_wavefronts() -> None:

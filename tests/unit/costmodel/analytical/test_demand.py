@@ -32,7 +32,7 @@ def moving(mechanism: str, *, write: bool, alone: float = 0.0, filled: float = 1
     [
         ("st", 1.0, 0.0, L2_WRITES),
         ("st", 0.5, 0.0, L2_UPDATES),
-        ("st", 1.0, 1.0, L2_UPDATES),
+        ("st", 1.0, 1.0, L2_WRITES),
         ("atomic", 1.0, 0.0, L2_UPDATES),
         ("atomic", 1.0, 1.0, L2_UPDATES),
     ],

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.costmodel.analytical.kernel_terms import KernelTerms
+from tilesight.costmodel.analytical.pipeline import BARRIER_LANES, BRANCH_CYCLES, Flow
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -280,9 +282,9 @@ def test_groups_that_leave_matrix_work_in_flight_compute_beside_it() -> None:
     product = MatrixWork("wgmma.m64n128k16", 16.0, 2.0 * 64 * 128 * 16, 128 * 16 * 2, 4, "bfloat16")
 
     def time(share: float, *, products: int = 1, operations: float = 128 * 1000.0) -> float:
-        work = Work(
-            (product,) * products, vector_ops=operations, matrix_waits=products, matrix_in_flight=share
-        )
+        # arithmetic alone is that of a kernel with matrix instructions, too
+        matrix = (product,) * products or (replace(product, count=0.0),)
+        work = Work(matrix, vector_ops=operations, matrix_waits=products, matrix_in_flight=share)
         loop = Phase(Trips((512.0,)), work, is_loop=True)
         return latency(
             KernelProfile("cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (Role("all", 128, (loop,)),), ())
@@ -375,3 +377,91 @@ def test_a_producer_copies_ahead_of_the_next_tile() -> None:
     assert latency(staying(tiles, slots=1, after=work)) - latency(
         staying(tiles, slots=2, after=work)
     ) < 0.1 * (single - ring)
+
+
+def test_consumers_share_their_producer_and_the_wait_for_its_first_copy() -> None:
+    once = replace(FED, trips=Trips((1.0,)), is_loop=False)
+
+    def consumers(count: int, work: float) -> KernelProfile:
+        phase = replace(once, work=replace(once.work, vector_ops=work))
+        profile = specialised(phase)
+        copies = Phase(Trips((1.0,)), Work(accesses=(copy(65536),)))
+        roles = (Role("producer", 128, (copies,)), *(Role("consumer", 128, (phase,)) for _ in range(count)))
+        return replace(profile, roles=roles)
+
+    # straight code of four consumers, which wait for the same copy
+    assert latency(consumers(4, 128.0)) < 1.1 * latency(consumers(1, 128.0))
+    one, four = (latency(consumers(count, 128 * 4000.0)) for count in (1, 4))
+    assert one < four < 2.5 * one
+
+
+def test_a_buffer_is_free_when_a_product_by_mma_sync_releases_it() -> None:
+    matrix = (MatrixWork("mma.m16n8k16", 512.0, 4096.0),)
+    work = Work(matrix=matrix, barrier_waits=2, vector_ops=128 * 100.0)
+    held = Phase(Trips((64.0,)), work, is_loop=True)
+    assert latency(specialised(replace(held, held_share=0.5))) < latency(specialised(held))
+    many = {share: latency(specialised(replace(held, held_share=share), slots=8)) for share in (0.5, None)}
+    assert many[0.5] == pytest.approx(many[None])
+
+
+def test_each_branch_waits_for_its_value_from_shared_memory() -> None:
+    def waiting(branches: float) -> float:
+        return latency(specialised(replace(FED, work=replace(FED.work, shared_branches=4 * branches))))
+
+    each = (waiting(200) - waiting(100)) / 100 / 64 * H200["core.clock_mhz"]
+    assert each == pytest.approx(BRANCH_CYCLES, rel=0.02)
+
+
+def test_threads_arrive_at_a_barrier_one_after_another() -> None:
+    def with_barriers(threads: int, count: float) -> float:
+        work = Work(vector_ops=threads * 1.0, block_syncs=count)
+        role = Role("all", threads, (Phase(Trips((1.0,)), work),))
+        return latency(KernelProfile("cuda", "sm_90a", (132, 1, 1), threads, 1, 0, (role,), ()))
+
+    for threads in (128, 1024):
+        cycles = (with_barriers(threads, 200) - with_barriers(threads, 100)) / 100 * H200["core.clock_mhz"]
+        assert cycles == pytest.approx(max(H200["core.sync_cycles"], threads / BARRIER_LANES), rel=0.02)
+
+
+def chained(threads: int, operations: float, *, matrix: bool = False) -> float:
+    """Microseconds of straight code of one block a core, `operations` for each thread."""
+    work = Work(vector_ops=threads * operations)
+    if matrix:
+        work = replace(work, matrix=(MatrixWork("wgmma.m64n8k16.bf16", 1, 2 * 64 * 8 * 16, warps=4),))
+    role = Role("all", threads, (Phase(Trips((1.0,)), work),), local_registers=16.0)
+    return latency(KernelProfile("cuda", "sm_90a", (132, 1, 1), threads, 1, 0, (role,), ()))
+
+
+def test_a_warp_uses_the_lanes_of_its_own_scheduler() -> None:
+    # a warp alone takes as long as four, one on each scheduler
+    one, four = chained(32, 4e4), chained(128, 4e4)
+    assert one == pytest.approx(four, rel=0.1)
+
+
+def test_a_warp_alone_leaves_half_of_the_slots_of_plain_code() -> None:
+    # two warps of a scheduler fill them, but for their queues
+    alone, two = chained(128, 4e4), chained(256, 4e4)
+    assert two < 1.3 * alone
+    assert chained(128, 4e4, matrix=True) < 0.7 * alone
+
+
+def test_the_groups_of_a_block_end_one_after_another() -> None:
+    flow = Flow((500.0, 300.0, 0.0, 0.0), 400.0, 3.0, 0.0)
+    # the matrix pipe is busy for all of a round: the last group ends its first one after the two others
+    assert flow.together(1, 0.0) == pytest.approx(1500)
+    assert flow.drain(0.0) == pytest.approx(1200 + 2 * 500 - 1500)
+    assert replace(flow, groups=1.0).drain(1.0) == 0.0
+
+
+def test_only_groups_that_advance_freely_end_one_after_another() -> None:
+    def cycles(syncs: float) -> float:
+        product = MatrixWork("wgmma.m64n128k16.bf16", 16, 64 * 128 * 16 * 2, warps=4)
+        work = Work(matrix=(product,), matrix_waits=1, vector_ops=64 * 256, block_syncs=syncs)
+        role = Role("all", 256, (Phase(Trips((8.0,)), work, is_loop=True),))
+        profile = KernelProfile("cuda", "sm_90a", (132, 1, 1), 256, 1, 0, (role,), ())
+        terms = KernelTerms(profile, H200, DEFAULT)
+        [(_, _, time)] = terms.timed(1)
+        return time.drain
+
+    assert cycles(0) > 0
+    assert cycles(1) == 0.0

@@ -102,6 +102,62 @@ def test_repeated_plain_loads_of_a_core_hit_its_first_level_cache() -> None:
     assert through("ld") == 132 * 4096
 
 
+def test_rows_that_a_block_reads_again_are_in_its_first_level_cache_or_not() -> None:
+    """Its oldest lines go first: nothing is left of a row that is a little longer than the cache."""
+
+    def served(row_bytes: float) -> float:
+        row = Access(
+            Space.GLOBAL,
+            "x",
+            False,
+            "ld",
+            row_bytes / 64,
+            row_bytes / 64 / 32,
+            row_bytes / 64 / 512,
+            16,
+            axes=frozenset("x"),
+            loop_dependent=True,
+            footprint_bytes=row_bytes / 64,
+        )
+        loop = Phase(Trips((64.0,)), Work(accesses=(row,)), is_loop=True)
+        twice = KernelProfile(
+            "cuda",
+            "sm_90a",
+            (132, 1, 1),
+            1024,
+            1,
+            0,
+            (Role("all", 1024, (loop, loop)),),
+            (Tensor("x", round(132 * row_bytes), 2),),
+        )
+        t = traffic(twice, load_target("h200"), 132)
+        return 2 - t.l2_read / (132 * row_bytes)
+
+    assert served(131072) == pytest.approx(1.0)
+    assert 0.0 < served(188416) < 1.0
+    assert served(262144) == pytest.approx(0.0)
+
+
+def test_what_an_iteration_requests_twice_needs_no_room_for_whole_rows() -> None:
+    near = Access(
+        Space.GLOBAL,
+        "x",
+        False,
+        "ld",
+        2 * 8192.0,
+        2 * 256.0,
+        32.0,
+        16,
+        axes=frozenset("x"),
+        loop_dependent=True,
+        footprint_bytes=8192.0,
+    )
+    t = traffic(
+        kernel((132, 1, 1), (near,), 64, (Tensor("x", 132 * 64 * 8192, 2),), LINEAR), load_target("h200"), 132
+    )
+    assert t.l2_read < 0.8 * 2 * 132 * 64 * 8192
+
+
 def test_whole_boxes_cross_to_the_core_but_only_their_inside_is_fetched() -> None:
     access = Access(
         Space.GLOBAL,

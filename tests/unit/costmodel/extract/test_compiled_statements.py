@@ -10,6 +10,7 @@ import pytest
 from tilesight.costmodel.extract.joined_loads import Functions, widest_joined
 from tilesight.profile.values import Space
 
+from .. import fragment_kernels
 from .. import statement_kernels as kernels
 from .reading import accesses, read, role, total
 
@@ -107,3 +108,17 @@ def test_comparisons_and_moves_under_a_condition_are_selections(written: str, ea
     profile = read(kernels.largest_element(written))
     assert total(profile, "selections") == each * 128 * 16
     assert total(profile, "vector_ops") == each * 128 * 16
+
+
+def test_a_guarded_load_within_a_selection_is_a_branch() -> None:
+    nested, single = (read(fragment_kernels.on_the_diagonal(nested)) for nested in (True, False))
+    assert total(nested, "shared_branches") == 64 * 64 / 32  # of each warp, one for each of its values
+    assert total(single, "shared_branches") == 0
+
+
+def test_stores_of_lone_sectors_cost_both_halves_of_64_bytes() -> None:
+    shares = {
+        width: [a.alone_share for a in accesses(read(fragment_kernels.stripes(width)), write=True)]
+        for width in (8, 16)
+    }
+    assert shares == {8: [1.0], 16: [0.0]}

@@ -7,10 +7,12 @@ import pytest
 
 from tests.unit.costmodel import sample_kernels as kernels
 from tests.unit.costmodel.extract.reading import accesses, read
+from tilesight.costmodel.analytical.streams import streams_of
 from tilesight.costmodel.analytical.tiles import Tiles, waves_of
 from tilesight.costmodel.analytical.traffic import traffic
 from tilesight.costmodel.extract.numbering import digits_of
 from tilesight.problem.rasterization import Rasterization
+from tilesight.profile.values import Space
 from tilesight.target.spec import load_target
 
 H200 = load_target("h200")
@@ -73,3 +75,28 @@ def test_a_load_with_one_address_in_an_unrolled_loop_is_made_once() -> None:
     (label,) = [t.label for t in p.tensors if t.bytes == 512]
     (scale,) = [a for a in accesses(p) if a.tensor == label]
     assert (scale.instructions, scale.bytes) == (4, 512)
+
+
+def test_one_loop_over_the_iterations_of_all_tiles_goes_from_tile_to_tile() -> None:
+    """50 tiles of 5 columns for 16 blocks: two of them have four tiles, the others three."""
+    profile = read(kernels.tiles_in_turn(10, 5, 12, 16))
+    loads = {a.tensor: a for a in accesses(profile)}
+    assert {t: (a.turns, len(set(a.tile_ids))) for t, a in loads.items()} == {"t0": (4, 10), "t1": (4, 5)}
+    reads, _ = streams_of(profile)
+    # samples of iterations that some blocks do not have lie outside of A
+    assert [s.largest_bytes for s in reads] == pytest.approx([12 * 64 * 64 * 2] * 2, rel=0.06)
+    every = (10 + 5) * 12 * 64 * 64 * 2
+    assert traffic(profile, H200, 16).dram_read == pytest.approx(every, rel=0.06)
+
+
+def test_what_follows_the_last_iteration_of_a_tile_counts_once_a_tile() -> None:
+    """The condition holds in one of 100 iterations, which few samples of iterations meet."""
+    profile = read(kernels.tiles_in_turn(10, 5, 100, 16))
+    stored = sum(
+        a.bytes * p.trips.mean * profile.blocks
+        for r in profile.roles
+        for p in r.phases
+        for a in p.work.accesses
+        if a.space is Space.GLOBAL and a.write
+    )
+    assert stored == pytest.approx(50 * 64 * 64 * 2, rel=0.06)

@@ -86,6 +86,20 @@ def test_elements_that_are_not_needed_later_are_not_given_back_twice() -> None:
     assert _peak(live, dict.fromkeys((values, others, results), 32.0)) == 8 + 8 + 4
 
 
+def test_registers_of_the_loop_with_the_products_are_told_from_those_around_it() -> None:
+    sums, values, sizes = 1, 2, {1: 64.0, 2: 32.0}
+    live = LiveRanges()
+    live.store(0, sums)
+    with live.loop():
+        live.accumulate(0, sums, kept=False)
+        live.touch(0, sums)
+    live.store(0, values)
+    live.touch(0, values)
+    live.touch(0, sums)
+    live.finish(sizes)
+    assert (live.peak_registers(0, sizes), live.peak_beside_products(0, sizes)) == (24, 16)
+
+
 def test_what_two_loops_use_needs_registers() -> None:
     live, values, gates = _gated()
     for _ in range(2):
@@ -132,6 +146,36 @@ def test_the_buffer_whose_element_a_value_transforms(
 ) -> None:
     a, b, i = _buffer(8), _buffer(8), tirx.Var("i", "int32")
     assert transformed_buffer(value(a, b, i)) == (identity(a.data) if is_transformed else None)
+
+
+def test_a_number_in_memory_that_all_elements_share_may_scale_them() -> None:
+    a, scales, (i, other) = _buffer(8), _buffer(8, "global"), (tirx.Var("i", "int32"), tirx.Var("j", "int32"))
+    counters = frozenset({identity(i)})
+    assert transformed_buffer(a[i] * scales[other], counters) == identity(a.data)
+    assert transformed_buffer(a[i] * scales[i], counters) is None
+
+
+def test_bits_of_a_packed_number_are_a_transformed_element() -> None:
+    packed, i = tirx.decl_buffer((8,), "uint8", scope="local"), tirx.Var("i", "int32")
+    value = tirx.bitwise_and(
+        tirx.shift_right(packed[i // 2], (i % 2 * 4).astype("uint8")), tirx.const(15, "uint8")
+    )
+    assert transformed_buffer(value.astype("float16"), frozenset({identity(i)})) == identity(packed.data)
+
+
+def test_packed_numbers_wait_in_place_of_what_is_made_of_them() -> None:
+    """Thirty-two numbers in four registers, which are unpacked behind a barrier."""
+    packed, values = 1, 2
+    live = LiveRanges()
+    live.store(0, packed)
+    with live.unrolled():
+        live.touch(0, packed)
+        live.store(0, values, packed)
+    with live.unrolled():
+        live.touch(0, values)
+    sizes = {packed: 16.0, values: 64.0}
+    live.finish(sizes)
+    assert live.peak_registers(0, sizes) == 4
 
 
 def test_a_value_of_shared_memory_is_no_transformed_element() -> None:

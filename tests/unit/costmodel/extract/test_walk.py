@@ -128,6 +128,14 @@ def test_an_array_indexed_by_a_long_loop_lies_in_local_memory() -> None:
     assert role(long, "all").local_registers < 8
 
 
+def test_an_array_that_only_a_condition_reads_lies_in_local_memory() -> None:
+    """Its elements are stored at a number that is computed from the counter of a loop."""
+    profile = read(kernels.chosen_rows(64, 32))
+    assert accesses(profile, Space.LOCAL, write=True)
+    assert accesses(profile, Space.LOCAL)
+    assert role(profile, "all").local_registers < 8
+
+
 def test_a_loop_whose_copies_would_be_long_code_keeps_its_array_in_local_memory() -> None:
     few, many = (read(kernels.logarithms(1 << 12, steps)) for steps in (2, 8))
     assert not accesses(few, Space.LOCAL)
@@ -273,6 +281,14 @@ def test_an_error_tells_what_a_kernel_is() -> None:
 def test_neighbours_that_start_together_continue_a_run(down: bool, run: float) -> None:
     """Tiles of 64 columns of 4 bytes: alone, or beside the 63 others of the same rows."""
     profile = read(kernels.stripes(4096, 4096, 32, 64, down))
+    runs = {a.run_bytes for write in (False, True) for a in accesses(profile, write=write)}
+    assert runs == {run}
+
+
+@pytest.mark.parametrize(("apart", "run"), [(1, 4096 * 128.0), (2, 64.0)])
+def test_statements_continue_the_runs_of_each_other(apart: int, run: float) -> None:
+    """Two halves of 16 columns of 4 bytes: whole rows together, unless there are columns in between."""
+    profile = read(kernels.exchanged_halves(4096, 32, 64, apart))
     runs = {a.run_bytes for write in (False, True) for a in accesses(profile, write=write)}
     assert runs == {run}
 

@@ -72,10 +72,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, parameters in zip(names, (OBJECTIVES[0], OBJECTIVES[2], OBJECTIVES[0]), strict=True):
         (folder / name).write_bytes(boosted(parameters))
     (folder / "network-0.bin").write_bytes(np.ones(NETWORK_VALUES, "<f2").tobytes())
+    (folder / "references.bin").write_bytes(np.zeros((2, COUNT), "<f2").tobytes())
     gate = {
-        "references": np.zeros((2, COUNT)).tolist(),
-        **{name: np.ones(COUNT).tolist() for name in ("centre", "spread", "scale")},
-        **{"unit": 1.0, "reach": 2.0, "common": 0.0},
+        **{name: np.ones(COUNT).tolist() for name in ("centre", "spread")},
+        **{"unit": 1.0, "reach": 2.0, "common": 0.0, "kept": 0.5},
     }
     (folder / "gate.json").write_text(json.dumps(gate))
     write_card(folder)

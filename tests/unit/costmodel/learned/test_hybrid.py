@@ -188,7 +188,7 @@ def test_sigma_is_that_of_the_spread_and_is_limited(trained: Path) -> None:
     assert found.uncertainty > 2 * model.predict([kernel("summing", 1 << 20, 8, syncs=5)], H200).uncertainty
 
 
-@pytest.mark.parametrize("name", ["correction-0.ubj", "spread.ubj", "gate.json"])
+@pytest.mark.parametrize("name", ["correction-0.ubj", "spread.ubj", "gate.json", "references.bin"])
 def test_damaged_and_missing_files_are_named(folder: Path, name: str) -> None:
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
