@@ -18,7 +18,7 @@ from .boosting import Array, case_slices
 
 MOST_REFERENCES = 4096
 FARTHEST = 4.0  # standard deviations at which standardised features are cut
-CHUNK_ROWS = 4096
+CHUNK_ROWS = 256  # a chunk's distances fit in a core's cache
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,14 @@ def _sample(groups: NDArray[np.integer[Any]], seed: int) -> NDArray[np.intp]:
 
 def _unit(scaled: NDArray[np.float64], groups: NDArray[np.integer[Any]]) -> float:
     """Median distance to the nearest row of another case, or to the nearest row if there is only one case."""
-    squared = _squared(scaled, scaled)
-    same = groups[:, None] == groups[None, :]
-    if same.all():
-        same = np.eye(len(groups), dtype=bool)
-    squared[same] = np.inf
-    nearest = np.sqrt(squared.min(axis=1, initial=np.inf))
-    finite = nearest[np.isfinite(nearest)]
+    labels = groups if (groups != groups[0]).any() else np.arange(len(groups))
+    nearest = np.empty(len(scaled))
+    for begin in range(0, len(scaled), CHUNK_ROWS):
+        own = slice(begin, begin + CHUNK_ROWS)
+        squared = _squared(scaled[own], scaled)
+        squared[labels[own, None] == labels] = np.inf
+        nearest[own] = squared.min(axis=1)
+    finite = np.sqrt(nearest[np.isfinite(nearest)])
     return max(float(np.median(finite)), 1e-3) if len(finite) else 1.0
 
 
@@ -108,7 +109,8 @@ def _nearest(these: NDArray[np.float64], those: NDArray[np.float64]) -> NDArray[
 
 
 def _squared(these: NDArray[np.float64], those: NDArray[np.float64]) -> NDArray[np.float64]:
-    product = these @ those.T
-    return np.asarray(
-        np.maximum(0.0, (these**2).sum(axis=1)[:, None] + (those**2).sum(axis=1)[None, :] - 2 * product)
-    )
+    found = these @ those.T
+    found *= -2
+    found += (those**2).sum(axis=1)
+    found += (these**2).sum(axis=1)[:, None]
+    return np.asarray(np.maximum(0.0, found, out=found))
