@@ -31,7 +31,6 @@ from .spread import HOME, Spread, SureColumns, few_kinds_factor, fit_spread
 Choice = TypeVar("Choice")
 DEFAULT_REACH = 2.0
 REACHES = (0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, float("inf"))
-KEPT = (0.0, 0.5, 0.7)  # shares of a correction that may be left far away
 # trees for the order need fewer rounds than trees for the time: with more rounds they overfit
 ORDER_ROUNDS, ORDER_DEPTH = 250, 4
 
@@ -287,9 +286,9 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         others = (means.sum() - means[kinds]) / (len(means) - 1)  # common factor of the other kinds
 
-        def losses(reach: float, kept: float, share: float) -> NDArray[np.float64]:
+        def losses(reach: float, share: float) -> NDArray[np.float64]:
             """The loss of each kind, for its rows as held-out cases and as a held-out kind."""
-            tried = replace(gate, reach=reach, kept=kept)
+            tried = replace(gate, reach=reach)
             errors = (
                 unseen_cases.errors(replace(tried, common=float(share * means.mean()))),
                 unseen_kinds.errors(tried, share * others),
@@ -299,11 +298,11 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 [sum(held_out_loss(e[k], rows.weights[k], rows.cases[k]) for e in errors) for k in own]
             )
 
-        tried = {(r, k, s): losses(r, k, s) for k in KEPT for r in REACHES for s in (0.0, 0.5, 1.0)}
-        reach, kept, share = min(tried, key=lambda choice: float(tried[choice].mean()))
+        tried = {(r, s): losses(r, s) for r in REACHES for s in (0.0, 0.5, 1.0)}
+        reach, share = min(tried, key=lambda pair: float(tried[pair].mean()))
         if reach:  # corrections help: those of kernels like the training kernels are kept
-            reach, kept, share = most_cautious({one: own for one, own in tried.items() if one[0]})
-        return replace(gate, reach=reach, kept=kept, common=float(share * means.mean()))
+            reach, share = most_cautious({pair: own for pair, own in tried.items() if pair[0]})
+        return replace(gate, reach=reach, common=float(share * means.mean()))
 
     def _fit_spread(
         self,

@@ -25,9 +25,9 @@ CHUNK_ROWS = 256  # a chunk's distances fit in a core's cache
 class Gate:
     """Distances from the training data, and the shares of corrections that are kept.
 
-    Distance 1 is the median distance of a training row to the nearest row of another case. Far away the share
-    `kept` of a correction is left, at the distance `reach` the mean of that and of all; the reach is infinite
-    for no gate. The log factor `common` replaces what is left out.
+    Distance 1 is the median distance of a training row to the nearest row of another case. At the
+    distance `reach` half of a correction is left; the reach is infinite for no gate. The log factor `common`
+    replaces what is left out.
     """
 
     references: NDArray[np.float64]  # (r, f), standardised, in numbers of half precision
@@ -36,7 +36,6 @@ class Gate:
     unit: float
     reach: float = float("inf")
     common: float = 0.0
-    kept: float = 0.0
 
     def distance(self, features: Array) -> NDArray[np.float64]:
         """Distances to the nearest reference, shape (n,), of rows of shape (n, f)."""
@@ -47,13 +46,13 @@ class Gate:
         return np.asarray(np.concatenate(parts) / self.unit) if parts else np.empty(0)
 
     def trust(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Share of a correction that is left at `distance`: 1 near the training data, `kept` far away.
+        """Share of a correction that is left at `distance`: 1 near the training data, 0 far away.
 
         With a reach of 0, corrections do not help and nothing is left.
         """
         if self.reach <= 0:
             return np.zeros_like(distance)
-        return np.asarray(self.kept + (1 - self.kept) / (1 + (distance / self.reach) ** 4))
+        return np.asarray(1.0 / (1.0 + (distance / self.reach) ** 4))
 
     def _coordinates(self, features: Array) -> NDArray[np.float64]:
         return _standardised(features, self.centre, self.spread)

@@ -367,7 +367,6 @@ def _gate_plain(gate: Gate) -> dict[str, Any]:
         "unit": gate.unit,
         "reach": None if np.isinf(gate.reach) else gate.reach,
         "common": gate.common,
-        "kept": gate.kept,
     }
 
 
@@ -387,5 +386,4 @@ def _gate(plain: Mapping[str, Any], references: bytes) -> Gate:
         unit=unit,
         reach=float("inf") if plain["reach"] is None else float(_finite("reach", plain["reach"], ())),
         common=float(_finite("common", plain["common"], ())),
-        kept=float(_finite("kept", plain["kept"], ())),
     )

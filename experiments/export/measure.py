@@ -73,7 +73,7 @@ class Setting:
         return {
             **os.environ,
             "TILESIGHT_CACHE_DIR": cache,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PRODUCT_FOLDER": str(self.made),
         }
 

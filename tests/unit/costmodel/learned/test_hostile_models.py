@@ -75,7 +75,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "references.bin").write_bytes(np.zeros((2, COUNT), "<f2").tobytes())
     gate = {
         **{name: np.ones(COUNT).tolist() for name in ("centre", "spread")},
-        **{"unit": 1.0, "reach": 2.0, "common": 0.0, "kept": 0.5},
+        **{"unit": 1.0, "reach": 2.0, "common": 0.0},
     }
     (folder / "gate.json").write_text(json.dumps(gate))
     write_card(folder)
