@@ -257,7 +257,7 @@ def test_wrong_calls_are_refused_before_any_launch(program: Path, stub_environme
         "-1 product: device -1 is not initialised: call product_init(-1) first",
         "-1 product: workspace is a null pointer",
         f"-1 product: workspace starts 4 bytes {vectors}",
-        "-1 product: workspace has 14335 bytes and needs 14336, see product_workspace",
+        "-1 product: workspace has 32767 bytes and needs 32768, see product_workspace",
     ]
     assert len(log(stub_environment)) == 3
 
