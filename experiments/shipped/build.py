@@ -197,6 +197,7 @@ def pack(
 ) -> None:
     """Write the files of the package from the databases, from folders of `tables`, and from the sessions and
     plans that ship already. Plans whose names are in `without` do not ship."""
+    plans = plans_to_ship(tables, folder, without)  # first: nothing is written for a wrong name
     shipped = folder / SESSIONS
     latest: dict[object, tuple[RecordedSession, Mapping[str, str]]] = {}
     profiles = shipped_profiles(folder / PROFILES)
@@ -229,10 +230,13 @@ def pack(
     for log in ("-wal", "-shm"):  # of the earlier file, if that had any
         shipped.with_name(shipped.name + log).unlink(missing_ok=True)
     write_archive(folder / PROFILES, {key: found.values() for key, found in profiles.items()})
-    plans = pack_plans(tables, folder, without)
+    if plans:
+        write_plans(folder / PLANS, plans)
     number = sum(map(len, profiles.values()))
-    sizes = [(folder / name).stat().st_size / 1e6 for name in (SESSIONS, PROFILES)]
-    print(f"{len(latest)} sessions, {sizes[0]:.2f} MB; {number} profiles, {sizes[1]:.2f} MB; {plans}")
+    counts = {SESSIONS: len(latest), PROFILES: number, PLANS: len(plans)}
+    files = {name: folder / name for name in counts}
+    sizes = {name: path.stat().st_size / 1e6 if path.exists() else 0.0 for name, path in files.items()}
+    print("; ".join(f"{name}: {count}, {sizes[name]:.2f} MB" for name, count in counts.items()))
 
 
 def shipped_profiles(path: Path) -> dict[ProfileKey, dict[str, ParametricProfile]]:
@@ -248,9 +252,11 @@ def shipped_profiles(path: Path) -> dict[ProfileKey, dict[str, ParametricProfile
     return found
 
 
-def pack_plans(tables: Sequence[Path], folder: Path, without: Collection[str] = ()) -> str:
-    """Write the tables in these folders and those that ship already, the latest of each shape, but for those
-    with names in `without`. Exits if a name is of none of them."""
+def plans_to_ship(
+    tables: Sequence[Path], folder: Path, without: Collection[str] = ()
+) -> list[tuple[ShippedPlan, str]]:
+    """The tables in these folders and those that ship already, the latest of each shape, but for those with
+    names in `without`. Exits if a name is of none of them."""
     path = folder / PLANS
     found: dict[str, tuple[ShippedPlan, str]] = {}
     if path.exists():
@@ -270,11 +276,7 @@ def pack_plans(tables: Sequence[Path], folder: Path, without: Collection[str] = 
         raise SystemExit(
             f"no plan has the name {', '.join(sorted(unknown))}; there are {', '.join(sorted(found))}"
         )
-    found = {name: plan for name, plan in found.items() if name not in without}
-    if not found:
-        return "no plans"
-    write_plans(path, found.values())
-    return f"{len(found)} plans, {path.stat().st_size / 1e6:.2f} MB"
+    return [plan for name, plan in found.items() if name not in without]
 
 
 def complete(store: Store) -> Iterator[tuple[RecordedSession, Mapping[str, str]]]:

@@ -119,14 +119,18 @@ def test_tables_are_packed_with_those_that_ship_already(build: ModuleType, tmp_p
             (folder / name).write_text(one.text())
             with (folder / build.MADE).open("a") as file:
                 file.write(json.dumps({"table": name, "made": made, "summary": ""}) + "\n")
-    assert build.pack_plans([], package) == "no plans"
+    with pytest.raises(SystemExit, match="no plan has the name unknown"):
+        build.pack([], package, folders, ["unknown"])
+    assert not list(package.iterdir()), "nothing is written for a wrong name"
+    build.pack([], package)
+    assert not (package / PLANS).exists()
     for folder in reversed(folders):  # the later table of a shape stays, whatever the order
-        build.pack_plans([folder], package)
+        build.pack([], package, [folder])
     found = {plan.fixed["n"]: plan for plan in PlanArchive(package / PLANS).plans}
     assert {n: plan.made for n, plan in found.items()} == {4096: "2026-11-27", 6144: "2026-11-20"}
     assert "Llama 3.1 8B L8O, tensor-parallel 1" in found[4096].used_by
     with pytest.raises(SystemExit, match="no plan has the name unknown; there are matmul-"):
-        build.pack_plans([], package, ["unknown"])
+        build.plans_to_ship([], package, ["unknown"])
     [left] = [plan for plan in PlanArchive(package / PLANS).plans if plan.fixed["n"] == 6144]
-    assert build.pack_plans(folders, package, [left.name]).startswith("1 plans")
+    build.pack([], package, folders, [left.name])
     assert [plan.fixed["n"] for plan in PlanArchive(package / PLANS).plans] == [4096]
