@@ -73,7 +73,7 @@ def test_evaluate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_folds_run_in_as_many_processes_as_the_option_or_the_setting_says(
-    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class CountedError(Exception):
         pass
@@ -87,6 +87,7 @@ def test_folds_run_in_as_many_processes_as_the_option_or_the_setting_says(
     monkeypatch.setattr("tilesight.costmodel.training.evaluation.run_tasks", count)
     monkeypatch.setattr("tilesight.costmodel.training.train_and_evaluate.run_tasks", count)
     monkeypatch.setenv("TILESIGHT_WORKERS", "5")
+    monkeypatch.chdir(tmp_path)  # `train` makes its folder
     for command in ("train", "evaluate"):
         assert run("model", command, file) == 1
         assert run("model", command, file, "--workers", 3) == 1
