@@ -1,0 +1,159 @@
+"""Trains and judges a model as `tilesight model train` does, in calls that may be cut off.
+
+    python experiments/evaluation/train_in_parts.py DATASET... --out parts [--workers 18] [--limit-s 560]
+
+Rows are described once, before the worker processes begin. The result of each fit is a file in `--out`: a
+further call makes what is missing, so a machine that is lent for minutes is enough. The last call writes the
+model (`--out`/model), the scores of all cases (`cases.csv`), and prints the summaries. With `--limit-s` no
+fit begins that would probably end after so many seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.learned import model_file
+from tilesight.costmodel.training import card
+from tilesight.costmodel.training.evaluation import SPLITS, Evaluation, EvaluationPlan
+from tilesight.costmodel.training.fit_constants import ROUGH
+from tilesight.costmodel.training.fold import ANALYTICAL, BOTH, Judging
+from tilesight.costmodel.training.measured import MeasuredRow, measured_rows
+from tilesight.costmodel.training.row_table import RowTable
+from tilesight.costmodel.training.train import Described, describe, train_correction
+from tilesight.records.dataset import read_dataset
+from tilesight.workers import thread_limits
+
+MARGIN = 1.05  # of the longest fit so far, for the next ones
+_shared: list[Any] = []  # what forked processes use: the rows, then their table
+
+
+class DescribedRows(RowTable):
+    """Rows that were described by all models that the fits use."""
+
+    def __init__(self, rows: Sequence[MeasuredRow], known: dict[str, Described]) -> None:
+        super().__init__(rows)
+        self._known = known
+
+    def described(self, model: AnalyticalModel) -> Described:
+        return self._known[model.version]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit, and the file of its result."""
+
+    name: str
+    run: Any  # computes the result from the rows
+
+    def path(self, out: Path) -> Path:
+        return out / f"{self.name}.pickle"
+
+
+def fit_all(table: RowTable, how: dict[str, Any]) -> Any:
+    """The correction that is trained on all rows."""
+    return train_correction(table.rows, table.described(AnalyticalModel()), **how)
+
+
+def kept(fit: Fit, out: Path) -> float:
+    """Do a fit in a forked process, and keep its result. Returns the seconds that it took."""
+    from threadpoolctl import threadpool_limits
+
+    begin = time.perf_counter()
+    with threadpool_limits(1):
+        found = fit.run(_shared[0])
+    part = fit.path(out).with_suffix(".part")
+    part.write_bytes(pickle.dumps(found))
+    os.replace(part, fit.path(out))
+    return time.perf_counter() - begin
+
+
+def described_by(model: AnalyticalModel) -> Described:
+    """Times and features of the shared rows. The predictions, which no fit uses, are left out."""
+    return replace(describe(_shared[0], model), predictions=())
+
+
+def described_rows(rows: Sequence[MeasuredRow]) -> DescribedRows:
+    """Describe the rows with the shipped and with the round constants, in two processes."""
+    models = [AnalyticalModel(), AnalyticalModel(ROUGH)]
+    _shared[:] = [rows]
+    with get_context("fork").Pool(len(models)) as pool:
+        found = pool.map(described_by, models)
+    return DescribedRows(rows, {model.version: one for model, one in zip(models, found, strict=True)})
+
+
+def run(fits: Sequence[Fit], table: RowTable, out: Path, workers: int, end: float) -> int:
+    """Do the fits in waves of `workers`, while there is time. Returns how many are left."""
+    left, longest = list(fits), 0.0
+    _shared[:] = [table]
+    while left and time.time() + MARGIN * longest < end:
+        wave, left = left[:workers], left[workers:]
+        with get_context("fork").Pool(len(wave), maxtasksperchild=1) as pool:
+            seconds = pool.map(partial(kept, out=out), wave, chunksize=1)
+        longest = max(longest, *seconds)
+        print(f"{', '.join(fit.name for fit in wave)}: {max(seconds):.0f} s", flush=True)
+    return len(left)
+
+
+def write(given: argparse.Namespace, table: RowTable, judged: Sequence[Evaluation], estimator: Any) -> None:
+    """Write the model and the scores, and print the summaries."""
+    facts = card.facts(read_dataset(given.datasets), table.rows, AnalyticalModel().version, judged)
+    model_file.save(given.out / "model", estimator, facts, card.text)
+    scores = pd.concat(pd.DataFrame(one.plain()["cases"]).assign(split=one.split) for one in judged)
+    scores[scores["model"].isin((ANALYTICAL, BOTH))].round(4).to_csv(given.out / "cases.csv", index=False)
+    for one in judged:
+        for model in (ANALYTICAL, BOTH):
+            for target in (None, *one.targets):
+                print(one.split, target or "all", one.summary(model, target=target))
+        print(*one.coverage, sep="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("datasets", nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--limit-s", type=float, default=float("inf"))
+    parser.add_argument("--rounds", type=int, help="of the trees, to try this program [default: the model's]")
+    given = parser.parse_args()
+    end = time.time() + given.limit_s
+    os.environ.update(thread_limits(1))
+    given.out.mkdir(parents=True, exist_ok=True)
+    rows = measured_rows(read_dataset(given.datasets))
+    less = {} if given.rounds is None else {"rounds": given.rounds, "epochs": 1}
+    how = {"random_state": 0, **less}
+    plans = [
+        EvaluationPlan.of(rows, split, Judging(("regression",), ROUGH, False, how)) for split in SPLITS[:2]
+    ]
+    folds = [
+        [Fit(f"{plan.split}-{number}", task.function) for number, task in enumerate(plan.tasks)]
+        for plan in plans
+    ]
+    final = Fit("all-rows", partial(fit_all, how=how))
+    fits = [final, *(fit for split in folds for fit in split)]
+    missing = [fit for fit in fits if not fit.path(given.out).exists()]
+    table = described_rows(rows)
+    if left := run(missing, table, given.out, given.workers, end):
+        sys.exit(f"{left} of {len(fits)} fits are left: call again")
+
+    def result(fit: Fit) -> Any:
+        return pickle.loads(fit.path(given.out).read_bytes())
+
+    judged = [plan.evaluation(list(map(result, own))) for plan, own in zip(plans, folds, strict=True)]
+    write(given, table, judged, result(final))
+
+
+if __name__ == "__main__":
+    main()
