@@ -9,8 +9,8 @@ from ...target.spec import Target
 from .gathers import SECTOR_BYTES
 
 LINE_BYTES = 128.0  # that a cache of a core has one tag for, however few of its sectors it holds
-# If the lines that are in use exceed the room by this share of it, none is there when it is used again: the
-# cache evicts the least recently used ones first.
+# If what is in use exceeds the room of a cache by this share of it, none is there when it is used again: the
+# least recently used lines are evicted first, so a cyclic walk over slightly more than fits finds nothing.
 OUTGROWN = 0.5
 SCATTERED_LANES = 0.9  # share of the lanes of an instruction that touch a sector of their own
 READ_WHOLE = 0.9  # share of a tensor that a kernel reads if each thread reads a row of it

@@ -39,6 +39,7 @@ from __future__ import annotations
 import math
 
 from ...profile.values import KernelProfile, Phase, Role, Space, Work
+from .first_level import OUTGROWN
 from .occupancy import WARP_THREADS, Occupancy, spilling_role
 
 NEARLY_FULL = 0.78  # needed over allowed registers from which the spills are in the loop
@@ -52,8 +53,6 @@ SEVERAL_TILES = 1.5
 # from one wgmma to the next if the compiler waits for each: a middle of six kernels on an H200 (0 to 230)
 SERIAL_CYCLES = 50.0
 ROUND_TRIP_BYTES = 8  # a register is stored once and loaded once
-# Share of L2 by which local memory exceeds it when all of it is evicted: the oldest lines go first
-OUTGROWN = 0.5
 
 
 def spilled_registers(role: Role, phase: Phase, occupancy: Occupancy) -> float:

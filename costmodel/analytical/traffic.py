@@ -15,14 +15,11 @@ from ...profile.values import Access, KernelProfile, Phase, Role, Space, Trips
 from ...target.spec import Target
 from .constants import DEFAULT, Constants
 from .demand import L2_UPDATES
-from .first_level import LINE_BYTES, first_level_room
+from .first_level import LINE_BYTES, OUTGROWN, first_level_room
 from .gathers import SECTOR_BYTES, first_share, hit_share
 from .streams import Stream, known_bytes, streams_of
 from .tiles import Tiles, Waves, trips_in_launch_order, wave_positions, waves_of
 
-# If the tiles of a wave exceed the room in L2 by this share of it, the next wave finds none of them: L2
-# evicts the least recently used lines first, so a cyclic walk over slightly more than fits finds nothing.
-OUTGROWN = 0.5
 # Share of the room of the first-level cache up to which a block finds rows again that it read before, all of
 # them; beyond 1.5 times that, none (`OUTGROWN`: the cache evicts the oldest lines first, too). Read off the
 # bytes over the crossbar of 96 norm, softmax and quantize kernels that read their rows twice.

@@ -52,7 +52,7 @@ class Gate:
         """
         if self.reach <= 0:
             return np.zeros_like(distance)
-        return np.asarray(1.0 / (1.0 + (distance / self.reach) ** 4))
+        return np.asarray(1 / (1 + (distance / self.reach) ** 4))
 
     def _coordinates(self, features: Array) -> NDArray[np.float64]:
         return _standardised(features, self.centre, self.spread)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,14 +41,42 @@ def train_and_evaluate(
         progress: receives lines on each fit.
         parameters: further parameters of `LatencyCorrection`.
     """
-    how = Judging((objective,), constants, False, parameters)
-    plans = [EvaluationPlan.of(rows, split, how) for split in splits]
-    final = Task("training", f"on {len(rows)} rows", partial(_train, objective=objective, **parameters))
-    *folds, estimator = run_tasks(
-        rows, [*(task for plan in plans for task in plan.tasks), final], workers=workers, progress=progress
-    )
-    results = iter(folds)
-    return estimator, [plan.evaluation([next(results) for _ in plan.held]) for plan in plans]
+    plan = TrainingPlan.of(rows, splits, objective=objective, constants=constants, **parameters)
+    return plan.results(run_tasks(rows, plan.tasks, workers=workers, progress=progress))
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A training and its evaluations as tasks that do not depend on each other."""
+
+    evaluations: tuple[EvaluationPlan, ...]
+    training: Task
+
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[MeasuredRow],
+        splits: Sequence[str],
+        *,
+        objective: str,
+        constants: Constants,
+        **parameters: Any,
+    ) -> TrainingPlan:
+        """The plan of `train_and_evaluate` with these arguments."""
+        how = Judging((objective,), constants, False, parameters)
+        final = Task("training", f"on {len(rows)} rows", partial(_train, objective=objective, **parameters))
+        return cls(tuple(EvaluationPlan.of(rows, split, how) for split in splits), final)
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The folds of all evaluations, then the training on all rows."""
+        return [*(task for plan in self.evaluations for task in plan.tasks), self.training]
+
+    def results(self, found: Sequence[Any]) -> tuple[LatencyCorrection, list[Evaluation]]:
+        """The trained correction and the evaluations, from the results of all tasks in their order."""
+        *folds, estimator = found
+        results = iter(folds)
+        return estimator, [plan.evaluation([next(results) for _ in plan.held]) for plan in self.evaluations]
 
 
 def _train(table: RowTable, **parameters: Any) -> LatencyCorrection:

@@ -16,7 +16,7 @@ import pickle
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,12 +27,14 @@ import pandas as pd
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.learned import model_file
 from tilesight.costmodel.training import card
-from tilesight.costmodel.training.evaluation import SPLITS, Evaluation, EvaluationPlan
+from tilesight.costmodel.training.evaluation import Evaluation
 from tilesight.costmodel.training.fit_constants import ROUGH
-from tilesight.costmodel.training.fold import ANALYTICAL, BOTH, Judging
-from tilesight.costmodel.training.measured import MeasuredRow, measured_rows
+from tilesight.costmodel.training.fold import ANALYTICAL, BOTH
+from tilesight.costmodel.training.measured import SPLITS, MeasuredRow, measured_rows
 from tilesight.costmodel.training.row_table import RowTable
-from tilesight.costmodel.training.train import Described, describe, train_correction
+from tilesight.costmodel.training.task_runner import Task
+from tilesight.costmodel.training.train import Described, describe
+from tilesight.costmodel.training.train_and_evaluate import TrainingPlan
 from tilesight.records.dataset import read_dataset
 from tilesight.workers import thread_limits
 
@@ -51,32 +53,22 @@ class DescribedRows(RowTable):
         return self._known[model.version]
 
 
-@dataclass(frozen=True)
-class Fit:
-    """One fit, and the file of its result."""
-
-    name: str
-    run: Any  # computes the result from the rows
-
-    def path(self, out: Path) -> Path:
-        return out / f"{self.name}.pickle"
+def file_of(number: int, out: Path) -> Path:
+    """The file of the result of a task."""
+    return out / f"{number:02}.pickle"
 
 
-def fit_all(table: RowTable, how: dict[str, Any]) -> Any:
-    """The correction that is trained on all rows."""
-    return train_correction(table.rows, table.described(AnalyticalModel()), **how)
-
-
-def kept(fit: Fit, out: Path) -> float:
-    """Do a fit in a forked process, and keep its result. Returns the seconds that it took."""
+def kept(numbered: tuple[int, Task], out: Path) -> float:
+    """Do a task in a forked process, and keep its result. Returns the seconds that it took."""
     from threadpoolctl import threadpool_limits
 
+    number, task = numbered
     begin = time.perf_counter()
     with threadpool_limits(1):
-        found = fit.run(_shared[0])
-    part = fit.path(out).with_suffix(".part")
+        found = task.function(_shared[0])
+    part = file_of(number, out).with_suffix(".part")
     part.write_bytes(pickle.dumps(found))
-    os.replace(part, fit.path(out))
+    os.replace(part, file_of(number, out))
     return time.perf_counter() - begin
 
 
@@ -94,16 +86,16 @@ def described_rows(rows: Sequence[MeasuredRow]) -> DescribedRows:
     return DescribedRows(rows, {model.version: one for model, one in zip(models, found, strict=True)})
 
 
-def run(fits: Sequence[Fit], table: RowTable, out: Path, workers: int, end: float) -> int:
-    """Do the fits in waves of `workers`, while there is time. Returns how many are left."""
-    left, longest = list(fits), 0.0
+def run(tasks: Sequence[tuple[int, Task]], table: RowTable, out: Path, workers: int, end: float) -> int:
+    """Do the numbered tasks in waves of `workers`, while there is time. Returns how many are left."""
+    left, longest = list(tasks), 0.0
     _shared[:] = [table]
     while left and time.time() + MARGIN * longest < end:
         wave, left = left[:workers], left[workers:]
         with get_context("fork").Pool(len(wave), maxtasksperchild=1) as pool:
             seconds = pool.map(partial(kept, out=out), wave, chunksize=1)
         longest = max(longest, *seconds)
-        print(f"{', '.join(fit.name for fit in wave)}: {max(seconds):.0f} s", flush=True)
+        print(f"{', '.join(task.title for _, task in wave)}: {max(seconds):.0f} s", flush=True)
     return len(left)
 
 
@@ -133,26 +125,16 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     rows = measured_rows(read_dataset(given.datasets))
     less = {} if given.rounds is None else {"rounds": given.rounds, "epochs": 1}
-    how = {"random_state": 0, **less}
-    plans = [
-        EvaluationPlan.of(rows, split, Judging(("regression",), ROUGH, False, how)) for split in SPLITS[:2]
-    ]
-    folds = [
-        [Fit(f"{plan.split}-{number}", task.function) for number, task in enumerate(plan.tasks)]
-        for plan in plans
-    ]
-    final = Fit("all-rows", partial(fit_all, how=how))
-    fits = [final, *(fit for split in folds for fit in split)]
-    missing = [fit for fit in fits if not fit.path(given.out).exists()]
+    plan = TrainingPlan.of(rows, SPLITS[:2], objective="regression", constants=ROUGH, random_state=0, **less)
+    numbered = list(enumerate(plan.tasks))
+    missing = [one for one in numbered if not file_of(one[0], given.out).exists()]
     table = described_rows(rows)
     if left := run(missing, table, given.out, given.workers, end):
-        sys.exit(f"{left} of {len(fits)} fits are left: call again")
-
-    def result(fit: Fit) -> Any:
-        return pickle.loads(fit.path(given.out).read_bytes())
-
-    judged = [plan.evaluation(list(map(result, own))) for plan, own in zip(plans, folds, strict=True)]
-    write(given, table, judged, result(final))
+        sys.exit(f"{left} of {len(numbered)} fits are left: call again")
+    estimator, judged = plan.results(
+        [pickle.loads(file_of(number, given.out).read_bytes()) for number, _ in numbered]
+    )
+    write(given, table, judged, estimator)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Setting:
         return {
             **os.environ,
             "TILESIGHT_CACHE_DIR": cache,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             "PRODUCT_FOLDER": str(self.made),
         }
 
