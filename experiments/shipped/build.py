@@ -33,7 +33,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from queue import Empty
@@ -91,32 +91,36 @@ def jobs(targets: Sequence[str], only: Sequence[str], *, every: bool) -> list[Jo
 
 
 def run_sessions(queue: Queue[Job], out: Path, environment: Mapping[str, str], given: Any, slot: int) -> None:
-    """What one process does: sessions, until no time is left for a further one."""
+    """What one process does: sessions, until no time is left for a further one. Those of a target share its
+    engine, so that its workers start once."""
     os.environ.update(environment)
-    from tilesight import tune
+    from tilesight.api.engine import Engine
+    from tilesight.api.sessions import run_session
     from tilesight.errors import TileSightError
+    from tilesight.machine.placement import locate
+    from tilesight.tuner.options import TuneOptions
+    from tilesight.tuner.resolve import find_workloads
 
-    while (left := given.end - time.time()) > LEAST_S:
-        try:
-            job = queue.get_nowait()
-        except Empty:
-            return
-        begin = time.monotonic()
-        try:
-            [found] = tune(
-                job.kernel,
-                job.target,
-                job.shape,
-                effort=given.effort,
-                budget_s=min(given.session_s, left),
-                database=str(out / f"part{slot}.db"),
-                layers=given.layers,
-                workers=given.workers,
-            )
-            said = found.summary
-        except TileSightError as error:
-            said = f"{job}: {error}"
-        print(f"{time.monotonic() - begin:.1f} s  {said}", flush=True)
+    database, layers = str(out / f"part{slot}.db"), tuple(given.layers)
+    options = TuneOptions.of(effort=given.effort, database=database, layers=layers, workers=given.workers)
+    engines: dict[str, Engine] = {}
+    with ExitStack() as opened:
+        while (left := given.end - time.time()) > LEAST_S:
+            try:
+                job = queue.get_nowait()
+            except Empty:
+                return
+            begin = time.monotonic()
+            try:
+                if job.target not in engines:
+                    placement = locate(job.target, measures=options.measures)
+                    engines[job.target] = opened.enter_context(Engine(placement, options, shares_time=True))
+                engine, one = engines[job.target], operator(job.kernel)
+                [workload] = find_workloads(one, engine.placement.target, job.shape, None)
+                said = run_session(engine, one, workload, min(given.session_s, left)).summary
+            except TileSightError as error:
+                said = f"{job}: {error}"
+            print(f"{time.monotonic() - begin:.1f} s  {said}", flush=True)
 
 
 def find_places(processes: int) -> list[Mapping[str, str]]:
@@ -135,7 +139,8 @@ def tune_all(given: argparse.Namespace) -> None:
     found = jobs(given.targets.split(","), given.only.split(",") if given.only else (), every=given.all)
     for job in reversed(found) if given.reverse else found:
         queue.put(job)
-    os.environ["TILESIGHT_SHIPPED"] = "0"
+    if not given.shipped:
+        os.environ["TILESIGHT_SHIPPED"] = "0"
     processes = [
         context.Process(target=run_sessions, args=(queue, given.out, place, given, slot))
         for slot, place in enumerate(places)
@@ -358,6 +363,7 @@ def main() -> None:
     tuning.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
     tuning.add_argument("--session-s", type=float, default=120.0, help="seconds of a session, at most")
     tuning.add_argument("--layers", nargs="*", default=[], help="databases of earlier calls, to go on with")
+    tuning.add_argument("--shipped", action="store_true", help="use the sessions and profiles that ship")
     tuning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
     planning = steps.add_parser("plan", help="make the plans over m of models' products")
     lowering = steps.add_parser("lower", help="choose and lower the configs of these plans, without a GPU")

@@ -234,7 +234,7 @@ for wrong in (dict(A=0x700000000008), dict(C=0x700200000001), dict(B=None), dict
               dict(bytes=library.product_workspace(7) - 1)):
     status = library.product_call(ctypes.byref(Args(**{**right, **wrong})), None)
     print(status, library.product_error().decode())
-assert library.product_workspace(7) == 2 * 7 * 256 * 4, library.product_workspace(7)
+assert library.product_workspace(7) == 2 * 16 * 256 * 4, library.product_workspace(7)
 assert library.product_workspace(65) == 0 and library.product_workspace(5000) == 0
 assert library.product_call(ctypes.byref(Args(**right)), None) == 0
 assert library.product_call(ctypes.byref(Args(**{**right, "m": 65, "W": None, "bytes": 0})), None) == 0
@@ -257,7 +257,7 @@ def test_wrong_calls_are_refused_before_any_launch(program: Path, stub_environme
         "-1 product: device -1 is not initialised: call product_init(-1) first",
         "-1 product: workspace is a null pointer",
         f"-1 product: workspace starts 4 bytes {vectors}",
-        "-1 product: workspace has 14335 bytes and needs 14336, see product_workspace",
+        "-1 product: workspace has 32767 bytes and needs 32768, see product_workspace",
     ]
     assert len(log(stub_environment)) == 3
 
