@@ -35,6 +35,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
+from operator import itemgetter
 from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
@@ -79,15 +80,16 @@ class Job:
 
 
 def jobs(targets: Sequence[str], only: Sequence[str], *, every: bool) -> list[Job]:
-    """The default workloads of all operators of one GPU, or `every` published one."""
+    """The default workloads of all operators of one GPU, or `every` published one; the first ones of all
+    operators first, since a limit may cut the end of the list."""
     found = []
     for target in targets:
         for name in operators():
             one = operator(name)
             if not one.communicates and (not only or name in only):
                 shapes = one.named if every else one.default_names
-                found += [Job(target, name, shape) for shape in shapes]
-    return found
+                found += [(position, Job(target, name, shape)) for position, shape in enumerate(shapes)]
+    return [job for _, job in sorted(found, key=itemgetter(0))]
 
 
 def run_sessions(queue: Queue[Job], out: Path, environment: Mapping[str, str], given: Any, slot: int) -> None:
