@@ -85,6 +85,7 @@ class PlanRun:
         end: of the call, by `time.time`.
         folders: of earlier calls, and `out`: they may have chosen configs.
         sister: a similar chip, whose plans and chosen configs are taken; empty: none.
+        similar: how many kernels of plans for similar products replace an exploration; 0: it explores.
         measures: whether plans are made, on GPUs. Else their candidates are lowered and predicted only.
     """
 
@@ -98,6 +99,7 @@ class PlanRun:
     end: float
     folders: tuple[Path, ...] = ()
     sister: str = ""
+    similar: int = 0
     measures: bool = True
 
 
@@ -211,7 +213,8 @@ def lower_candidates(
     lowered. So a search that lowered many is repeated once. What is known of a similar chip replaces it.
     """
     counts: list[int] = []
-    given = given_configs(job, run.folders, run.sister) if run.sister else None
+    starts = bool(run.sister or run.similar)
+    given = given_configs(job, run.folders, run.sister, similar=run.similar) if starts else None
     while True:
         lowered = Lowered()
         found = plan(Observers((observer, lowered)), given)
@@ -235,7 +238,7 @@ def make_plan(
     """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it."""
     from tilesight.dispatch.table.table_file import write_table
 
-    found = plan(observer, given_configs(job, run.folders, run.sister, model))
+    found = plan(observer, given_configs(job, run.folders, run.sister, model, run.similar))
     said = summary(found)
     if found.is_cut and left < run.plan_s:
         return f"no table, the limit came first ({said})"
