@@ -39,7 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Protocol
 
 from tilesight.api.planning import plan
 from tilesight.costmodel import default_model
@@ -111,6 +111,12 @@ def held_out(vary: SizeRange, count: int, seen: Sequence[int]) -> list[int]:
     bits = max(1, (len(ordered) - 1).bit_length())
     places = [int(f"{place:0{bits}b}"[::-1], 2) for place in range(2**bits)]
     return [ordered[place] for place in places if place < len(ordered)]
+
+
+class StaticConfigs(Protocol):
+    """What is worth building at a size, all dimensions fixed."""
+
+    def best(self, size: int, count: int) -> list[Config]: ...
 
 
 class Expectations:
@@ -208,7 +214,7 @@ class Contest:
         self,
         problem: PlanProblem,
         table: DispatchTable,
-        expectations: Expectations,
+        expectations: StaticConfigs,
         sizes: Sequence[int],
         until: float,
         write: Write,
