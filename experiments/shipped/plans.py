@@ -169,7 +169,8 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
             print(f"{time.strftime('%H:%M:%S')} {text}", file=log, flush=True)
 
         measured = opened.enter_context(open_layers(str(run.out / f"plans{slot}.db"), run.layers))
-        profiles = opened.enter_context(open_layers(str(run.out / PROFILES), run.layers))
+        # no shipped session or plan is recalled, but a profile that ships need not be made again
+        profiles = opened.enter_context(open_layers(str(run.out / PROFILES), run.layers, shipped=True))
 
         def with_new_cache(executor: LocalExecutor) -> CachingExecutor:
             # it has what other processes have stored meanwhile
