@@ -5,7 +5,7 @@ measures them.
 
 Cases with the fewest rows get the next candidate, drawn at random from the legal configs, until each operator
 has so many verified rows on that target. Cases are those of any target in the datasets, and the workloads of
-`--new`, in lines KERNEL SHAPE DTYPE.
+`--new`, a file for `tilesight tune --shapes`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilesight.kernels import operator, template_for, templates
+from tilesight.api.shapes_files import operator_of, workload_of
+from tilesight.kernels import template_for, templates
 from tilesight.problem.config import Config
 from tilesight.problem.template import KernelTemplate
 from tilesight.problem.workload import Workload
+from tilesight.records.shapes_file import read_shapes
 from tilesight.target.spec import load_target
-from tilesight.tuner.resolve import find_workloads
 
 HERE = Path(__file__).resolve().parent
 COLUMNS = [
@@ -93,11 +94,9 @@ def main() -> None:
         )
         for row in rows.drop_duplicates("workload").itertuples()
     ]
-    for line in given.new.read_text().splitlines() if given.new else ():
-        if line and not line.startswith("#"):
-            name, shape, dtype = line.split()
-            [workload] = find_workloads(operator(name), target, shape, dtype)
-            workloads.append((workload, template_for(name, target, dtype).name))
+    for line in read_shapes(given.new) if given.new else ():
+        workload = workload_of(line, operator_of(line), target)
+        workloads.append((workload, template_for(workload.operator, target, workload.dtype).name))
     lines: list[str] = []
     for name in sorted(only):
         cases: list[Case] = []

@@ -178,18 +178,24 @@ class Expectations:
                 if c in space and (us := self._state.measured_us(c, near)) is not None
             }
             ordered = sorted(times, key=lambda config: times[config])
-        chosen: list[Config] = []
-        tiles: set[tuple[object, ...]] = set()
-        for other_tiles in [place % 2 == 1 for place in range(count)]:
-            left = [c for c in ordered if c not in chosen and not (other_tiles and _tiles(c) in tiles)]
-            left = left or [c for c in ordered if c not in chosen]
-            if left:
-                chosen.append(left[0])
-                tiles.add(_tiles(left[0]))
-        return chosen
+        return with_other_tiles(ordered, count)
 
     def close(self) -> None:
         self._store.close()
+
+
+def with_other_tiles(ordered: Sequence[Config], count: int) -> list[Config]:
+    """The first configs. Every second one has other tiles than those before it, if there is one, since a
+    model is wrong for similar configs alike."""
+    chosen: list[Config] = []
+    tiles: set[tuple[object, ...]] = set()
+    for other_tiles in [place % 2 == 1 for place in range(count)]:
+        left = [c for c in ordered if c not in chosen and not (other_tiles and _tiles(c) in tiles)]
+        left = left or [c for c in ordered if c not in chosen]
+        if left:
+            chosen.append(left[0])
+            tiles.add(_tiles(left[0]))
+    return chosen
 
 
 def _tiles(config: Config) -> tuple[object, ...]:

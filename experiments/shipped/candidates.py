@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -113,15 +114,24 @@ def _kernels_of_similar(job: PlanJob, folders: Sequence[Path]) -> list[Config]:
 
 
 def _shipped(job: PlanJob) -> list[str]:
-    if not (PACKAGE / PLANS).exists():
-        return []
-    archive, fixed = PlanArchive(PACKAGE / PLANS), {"n": job.n, "k": job.k}
-    return [
-        archive.text(plan)
-        for plan in archive.plans
-        if (plan.target, plan.dtype, dict(plan.fixed)) == (job.target, job.dtype, fixed)
-        and plan.attrs.get("layout", "nn") == job.layout
-    ]
+    path = PACKAGE / PLANS
+    return (
+        _shipped_tables(path).get((job.target, job.dtype, job.n, job.k, job.layout), [])
+        if path.exists()
+        else []
+    )
+
+
+@cache
+def _shipped_tables(path: Path) -> Mapping[tuple[object, ...], list[str]]:
+    """The tables of the archive by target, dtype, n, k and layout; none if there is no archive."""
+    if not path.exists():
+        return {}
+    archive, found = PlanArchive(path), defaultdict(list)
+    for plan in archive.plans:
+        n, k = plan.fixed["n"], plan.fixed["k"]
+        found[plan.target, plan.dtype, n, k, plan.attrs.get("layout", "nn")].append(archive.text(plan))
+    return dict(found)
 
 
 @cache

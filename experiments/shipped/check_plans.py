@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "plan"))
 
 from build import find_places
-from held_out import COLUMNS, Contest, held_out, rows_of
+from held_out import COLUMNS, Contest, held_out, rows_of, with_other_tiles
 from models import shapes
 from plans import LEAST_S, LIMITS, VARY, PlanJob, PlanRun, run_all
 
@@ -50,8 +50,6 @@ from tilesight.settings import available_cores, load_settings
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
-
-    from tilesight.records.session import SessionResult
 
 MODELS = "Llama 3.1 8B,Llama 3.1 70B,Qwen3 32B,DeepSeek-V3"
 SEED = 20261127
@@ -92,23 +90,10 @@ def rank_tables(checks: Sequence[Check], given: argparse.Namespace) -> None:
                 text = ",".join(f"{name}={value}" for name, value in shape.items())
                 options = {"workers": given.workers, "database": f"{given.out}.db"}
                 [ranked] = tilesight.rank(table.operator, table.target, text, dtype=table.dtype, **options)
-                known[str(size)] = [dict(config) for config in with_other_tiles(ranked)]
+                configs = with_other_tiles([trial.config for trial in ranked.trials], RANKED)
+                known[str(size)] = [dict(config) for config in configs]
                 given.out.write_text(json.dumps(found))
                 print(f"{check.table.stem} m={size}: {known[str(size)][0]}", flush=True)
-
-
-def with_other_tiles(ranked: SessionResult) -> list[Config]:
-    """The first configs of a ranking. Every second one has other tiles than those before it, if there is
-    one, since a model is wrong for similar configs alike."""
-    left, chosen = [trial.config for trial in ranked.trials], []
-    tiles: set[tuple[object, ...]] = set()
-    while left and len(chosen) < RANKED:
-        others = [one for one in left if (one["block_m"], one["block_n"]) not in tiles]
-        one = others[0] if others and len(chosen) % 2 else left[0]
-        left.remove(one)
-        chosen.append(one)
-        tiles.add((one["block_m"], one["block_n"]))
-    return chosen
 
 
 def sizes_of(check: Check) -> list[int]:
