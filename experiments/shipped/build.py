@@ -14,8 +14,6 @@ public models, with several processes for each GPU; `--have` has the folders of 
 on from. `lower` chooses the configs of these plans without a GPU, and lowers them: with its folder
 after `--have`, plans explore nothing, and the machine with the GPU builds and measures. `--sister` names a
 similar chip: the kernels of its plans come first, and the model chooses others among those of `lower` for it.
-`--similar` takes kernels of the chip's plans for similar n and k where no configs were chosen, and explores
-nothing.
 
 `pack` writes `database/shipped.db`, with the measured candidates of complete sessions,
 `database/profiles.zip` and `database/plans.zip`. The sessions and plans that ship already stay, unless there
@@ -162,7 +160,7 @@ def plan_all(given: argparse.Namespace) -> None:
     folders = [*given.have, given.out]
     jobs = plan_jobs(given)
     left = [job for job in jobs if not any((folder / job.name).exists() for folder in folders)]
-    explores = {job: given_configs(job, folders, given.sister, similar=given.similar) is None for job in left}
+    explores = {job: given_configs(job, folders, given.sister) is None for job in left}
     counts = f"{len(left)} of {len(jobs)} plans, {sum(explores.values())} of them explore"
     print(f"{counts}, by {len(places)} processes", flush=True)
     run_all(make_plans, sorted(left, key=explores.__getitem__), places, plan_run(given, len(places)))
@@ -192,7 +190,6 @@ def plan_run(given: argparse.Namespace, processes: int) -> PlanRun:
         layers=tuple(str(path) for folder in given.have for path in sorted(folder.glob("*.db"))),
         folders=(*given.have, given.out),
         sister=given.sister,
-        similar=given.similar,
         workers=given.workers or max(1, available_cores() // processes),
         sizes=given.shapes,
         kernels=given.kernels,
@@ -377,9 +374,6 @@ def main() -> None:
         step.add_argument("--have", type=Path, nargs="*", default=[], help="folders of earlier calls")
         step.add_argument("--target", default="h200")
         step.add_argument("--sister", default="", help="a similar chip, whose plans are known")
-        step.add_argument(
-            "--similar", type=int, default=0, help="kernels of similar plans, instead of exploring"
-        )
         step.add_argument("--only", default="", help="models, by commas [default: all]")
         step.add_argument("--layout", default="nn", help="of the operands, as the operator's attribute")
         step.add_argument("--shapes", type=int, default=16, help="sampled sizes of a plan")

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from models import shapes
 
 from tilesight.database.shipped_plans import PLANS, PlanArchive
 from tilesight.executor.profile_cache import reader_version
@@ -28,7 +25,6 @@ from tilesight.problem.space import Config
 if TYPE_CHECKING:
     from plans import PlanJob
 
-LAYOUTS = ("nn", "nt")
 CANDIDATES = "candidates.jsonl"  # in the folder of the tables
 PACKAGE = Path(__file__).resolve().parents[2] / "database"
 
@@ -68,7 +64,7 @@ def chosen_configs(folders: Sequence[Path], plan: str, model: str = "") -> dict[
 
 
 def given_configs(
-    job: PlanJob, folders: Sequence[Path], sister: str = "", model: str = "", similar: int = 0
+    job: PlanJob, folders: Sequence[Path], sister: str = "", model: str = ""
 ) -> GivenConfigs | None:
     """What a plan starts from; None if nothing was chosen for it.
 
@@ -77,7 +73,6 @@ def given_configs(
         folders: of earlier calls.
         sister: a similar chip; its plan is in a folder, or ships with the package.
         model: whose times are taken over, if the configs were chosen with it.
-        similar: how many kernels of the chip's plans for similar products are taken, if nothing was chosen.
     """
     other = replace(job, target=sister)
     kernels = _kernels(other, folders) if sister else []
@@ -86,8 +81,6 @@ def given_configs(
         return GivenConfigs(list(predicted), [one for one in kernels if one in predicted], predicted)
     chosen = chosen_configs(folders, other.name) if sister else {}
     found = list(dict.fromkeys([*kernels, *chosen_configs(folders, job.name), *chosen]))
-    if not found:
-        found = _kernels_of_similar(job, folders)[:similar]
     return GivenConfigs(found, kernels) if found else None
 
 
@@ -100,17 +93,6 @@ def _kernels(job: PlanJob, folders: Sequence[Path]) -> list[Config]:
         if table["template"]["version"] == _template_version():
             return [Config(values) for values in table["kernels"]]
     return []
-
-
-def _kernels_of_similar(job: PlanJob, folders: Sequence[Path]) -> list[Config]:
-    """The kernels of the chip's other plans, those of the nearest n and k first, in any layout."""
-
-    def distance(other: PlanJob) -> tuple[float, bool]:
-        return abs(math.log(other.n / job.n)) + abs(math.log(other.k / job.k)), other.layout != job.layout
-
-    others = [replace(job, n=one.n, k=one.k, layout=layout) for one in shapes() for layout in LAYOUTS]
-    found = [kernel for other in sorted(others, key=distance) for kernel in _kernels(other, folders)]
-    return list(dict.fromkeys(found))
 
 
 def _shipped(job: PlanJob) -> list[str]:

@@ -42,8 +42,6 @@ VARY = "m=1..16384"
 PROFILES, MADE = "profiles.db", "made.jsonl"  # in the folder of the tables: shared, and when each was made
 LEAST_S = 20.0  # for one more plan
 THREADS = 2  # of the process that plans; its workers have one each
-EXPLORATIONS = 2  # of a plan without a GPU: the second one knows the first one's configs at all sizes
-FEW_LOWERED = 1 / 4  # of the explored configs: an exploration that lowered no more is not repeated
 GRACE_S = 20.0  # after the limit, for kernels that are being timed
 # half of what effort quick does, with 16 sizes. Of 26 configs the first 16 are enough (README.md); others are
 # built if measurements speak for them.
@@ -85,7 +83,6 @@ class PlanRun:
         end: of the call, by `time.time`.
         folders: of earlier calls, and `out`: they may have chosen configs.
         sister: a similar chip, whose plans and chosen configs are taken; empty: none.
-        similar: how many kernels of plans for similar products replace an exploration; 0: it explores.
         measures: whether plans are made, on GPUs. Else their candidates are lowered and predicted only.
     """
 
@@ -99,7 +96,6 @@ class PlanRun:
     end: float
     folders: tuple[Path, ...] = ()
     sister: str = ""
-    similar: int = 0
     measures: bool = True
 
 
@@ -210,22 +206,13 @@ def lower_candidates(
 ) -> str:
     """Choose the configs of a plan and write them, and lower what a plan with them needs.
 
-    A search learns of a config at all sizes at once if its profiles are known, and one by one if it is
-    lowered. So a search that lowered many is repeated once. What is known of a similar chip replaces it.
+    What is known of a similar chip replaces the exploration.
     """
-    counts: list[int] = []
-    starts = bool(run.sister or run.similar)
-    given = given_configs(job, run.folders, run.sister, similar=run.similar) if starts else None
-    while True:
-        lowered = Lowered()
-        found = plan(Observers((observer, lowered)), given)
-        counts.append(lowered.count)
-        if given is not None:
-            break
-        if len(counts) == EXPLORATIONS or lowered.count <= FEW_LOWERED * run.limits.explore:
-            given = GivenConfigs(list(found.listed))
+    lowered = Lowered()
+    given = given_configs(job, run.folders, run.sister) if run.sister else None
+    found = plan(Observers((observer, lowered)), given)
     write_candidates(run.out, job.name, found.listed, model)
-    return f"lowered {', '.join(map(str, counts))}; {summary(found)}"
+    return f"lowered {lowered.count}; {summary(found)}"
 
 
 def make_plan(
@@ -239,7 +226,7 @@ def make_plan(
     """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it."""
     from tilesight.dispatch.table.table_file import write_table
 
-    found = plan(observer, given_configs(job, run.folders, run.sister, model, run.similar))
+    found = plan(observer, given_configs(job, run.folders, run.sister, model))
     said = summary(found)
     if found.is_cut and left < run.plan_s:
         return f"no table, the limit came first ({said})"

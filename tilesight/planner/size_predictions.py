@@ -135,11 +135,17 @@ class SizePredictions:
         return evenly_spaced(self._problem.vary, count, min(self._problem.tile_sizes))
 
     def explore(self, wanted: int, seed: int) -> None:
-        """Lower and predict about `wanted` groups of configs, those that matter at some anchor size."""
+        """Lower and predict about `wanted` groups of configs, those that matter at some anchor size.
+
+        Configs with cached profiles, e.g. those of other sizes of the fixed dimensions, come first.
+        """
         self.anchors = self._anchors(max(2, min(ANCHORS, wanted // 4)))
         searches = [_AnchorSearch(self._problem, size, seed) for size in self.anchors]
         share = max(1, wanted // len(searches))
         self._observer.phase("explore", None)
+        for search in searches:
+            self.predict(((config, search.size) for config in search.firsts), lower=False)
+            self.configs.update(dict.fromkeys(self.times(search.firsts, search.size)))
         for round_number in range(1 + ROUNDS):
             requested: list[Pair] = []
             for search in searches:
@@ -272,17 +278,17 @@ class _AnchorSearch:
         configs = (config for config in self._space.configs() if problem.explores(config))
         self._groups = RasterizationGroups(problem.template, configs)
         self._explores = problem.explores
-        self._firsts = set(self._groups.firsts)
+        self.firsts = dict.fromkeys(self._groups.firsts)
         self._learned: set[Config] = set()
         self._search = Searcher(self._space, seed=seed, configs=self._groups.firsts)
 
     def includes(self, config: Config) -> bool:
         """Whether the search chooses among configs with this one."""
-        return config in self._firsts
+        return config in self.firsts
 
     def learn(self, predictions: SizePredictions) -> None:
         """Tell the search all new predictions."""
-        new = [c for c in predictions.configs if c in self._firsts and c not in self._learned]
+        new = [c for c in predictions.configs if c in self.firsts and c not in self._learned]
         for config, us in predictions.times(new, self.size).items():
             self._search.tell(config, us)
             self._learned.add(config)
@@ -304,6 +310,6 @@ class _AnchorSearch:
         """The other configs of its rasterization group, if it is the first of one."""
         return (
             [member for member in self._groups.members(config) if member != config]
-            if config in self._firsts
+            if config in self.firsts
             else []
         )
