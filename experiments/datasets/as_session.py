@@ -22,8 +22,7 @@ from tilesight.database import open_store
 from tilesight.errors import Failure, FailureKind, InputError
 from tilesight.problem.config import Config
 from tilesight.problem.space import Census
-from tilesight.problem.workload import Workload
-from tilesight.records.dataset import profiles_of, read_dataset
+from tilesight.records.dataset import profiles_of, read_dataset, workload_of
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Baseline, Context, Decision, Effort, SessionState
 from tilesight.records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
@@ -74,9 +73,7 @@ def record(dataset: Path, shape: str, database: str) -> int:
 
 
 def _context(row: dict[str, Any], run: dict[str, Any], target: Target, model: str) -> Context:
-    workload = Workload(
-        row["operator"], json.loads(row["dims"]), row["dtype"], json.loads(row["attrs"]), row["shape"]
-    )
+    workload = workload_of(row)
     software = {name: version for name, version in run["environment"].items() if name != "device"}
     return Context(
         row["template"], row["template_version"], workload, target.name, target.fingerprint, target.arch,

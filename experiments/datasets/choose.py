@@ -19,11 +19,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from tilesight.api.shapes_files import operator_of, workload_of
+from tilesight.api import shapes_files
 from tilesight.kernels import template_for, templates
 from tilesight.problem.config import Config
 from tilesight.problem.template import KernelTemplate
 from tilesight.problem.workload import Workload
+from tilesight.records.dataset import workload_of
 from tilesight.records.shapes_file import read_shapes
 from tilesight.target.spec import load_target
 
@@ -88,14 +89,10 @@ def main() -> None:
     counts = Counter(here[here["status"] == "verified"]["operator"])
     only = set(given.only.split(",")) if given.only else set(counts)
     workloads = [
-        (
-            Workload(row.operator, json.loads(row.dims), row.dtype, json.loads(row.attrs), row.shape),
-            row.template,
-        )
-        for row in rows.drop_duplicates("workload").itertuples()
+        (workload_of(row), row["template"]) for row in rows.drop_duplicates("workload").to_dict("records")
     ]
     for line in read_shapes(given.new) if given.new else ():
-        workload = workload_of(line, operator_of(line), target)
+        workload = shapes_files.workload_of(line, shapes_files.operator_of(line), target)
         workloads.append((workload, template_for(workload.operator, target, workload.dtype).name))
     lines: list[str] = []
     for name in sorted(only):

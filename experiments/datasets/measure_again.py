@@ -22,6 +22,7 @@ from tilesight.errors import InputError
 from tilesight.machine.placement import locate
 from tilesight.problem.config import Config
 from tilesight.problem.workload import Workload
+from tilesight.records.dataset import workload_of
 from tilesight.target.spec import Target
 from tilesight.tuner.observers import Observer
 
@@ -57,8 +58,7 @@ def chosen_cases(path: Path, target: Target) -> list[CollectionCase]:
     workloads: dict[tuple[str, str], Workload] = {}
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        dims, attrs = json.loads(row["dims"]), json.loads(row["attrs"])
-        workload = Workload(row["operator"], dims, row["dtype"], attrs, row["shape"])
+        workload = workload_of(row)
         key = workload.key, row["template"]
         workloads[key] = workload
         config = Config(json.loads(row["config"]))

@@ -74,6 +74,9 @@ class Ranked:
     def __init__(self, path: Path, table: str) -> None:
         self._configs = json.loads(path.read_text())[table]
 
+    def __contains__(self, size: int) -> bool:
+        return str(size) in self._configs
+
     def best(self, size: int, count: int) -> list[Config]:
         return [Config(values) for values in self._configs[str(size)][:count]]
 
@@ -165,7 +168,7 @@ def check_table(check: Check, executor: LocalExecutor, run: PlanRun) -> None:
         assert check.static is not None
         ranked = Ranked(check.static, check.table.name)
         until = time.monotonic() + run.end - time.time()
-        left = [size for size in sizes if size not in known]
+        left = [size for size in sizes if size not in known and size in ranked]
         contest = Contest(problem, table, ranked, left, until, write, check.candidates)
         for event in executor.stream(contest):
             contest.take(event)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, headline
 from ..extras import missing_extra
 from ..files import replacing
+from ..problem.workload import Workload
 from ..profile.codec import profiles_of
 from .dataset_columns import CANDIDATE, COLUMNS, VERSION, Column
 from .trial import Status
@@ -173,6 +174,12 @@ class Dataset:
 
 
 _DTYPES: Mapping[str, Any] = {"text": "str", "number": "float64", "numbers": "object"}
+
+
+def workload_of(row: Mapping[str, Any]) -> Workload:
+    """The workload of a row, with its published name or its shape as its name."""
+    dims, attrs = json.loads(row["dims"]), json.loads(row["attrs"])
+    return Workload(row["operator"], dims, row["dtype"], attrs, row["shape"])
 
 
 def read_dataset(paths: str | Path | Sequence[str | Path]) -> Dataset:
