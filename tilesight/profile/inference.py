@@ -124,9 +124,7 @@ class LawInference:
         for path in leaves[0]:
             values = [found[path] for found in leaves]
             kind, full = _number_kind(trees[0], path)
-            if all(value == values[0] for value in values) and (
-                kind is NumberKind.COUNT or values[0] == full
-            ):
+            if all(value == values[0] for value in values) and (not kind.is_share or values[0] == full):
                 continue
             law = self._find_law(values, dims, config, kind, full)
             if law is None:
@@ -170,7 +168,7 @@ class LawInference:
             refitted[path] = own
         for path in leaves[0].keys() - laws.keys():
             kind, full = _number_kind(trees[0], path)
-            expected = leaves[0][path] if kind is NumberKind.COUNT else full
+            expected = full if kind.is_share else leaves[0][path]
             if any(found[path] != expected for found in leaves):
                 return None
         return refitted
@@ -201,6 +199,8 @@ def _number_kind(tree: Tree, path: Path) -> tuple[NumberKind, float]:
     copy.
     """
     field_name = path[-1]
+    if path[1] == "tensors" and field_name == "bytes":
+        return NumberKind.SIZE, 1.0
     if "accesses" not in path or field_name not in (
         "bytes",
         "transactions",

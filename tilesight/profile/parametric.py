@@ -140,12 +140,10 @@ class ParametricProfile:
         if path[1] == "grid" or "tile_digits" in path:
             is_divisor = path[1] != "grid" and path[-1] == 1
             least = 1 if is_divisor or self._is_dynamic(law) else 2
-            return (
-                not isinstance(value, list)
-                and abs(value - round(value)) < WHOLE_TOLERANCE
-                and round(value) >= least
-            )
+            return not isinstance(value, list) and _is_whole(value) and round(value) >= least
         if "trips" in path:
+            if isinstance(law, ScalingLaw) and law.is_of_parts and not _is_whole(value):
+                return False  # parts of unequal length have other code
             phase = part_at(self.samples[0].tree, path[: path.index("trips")])
             accesses = phase["work"].get("accesses", ())
             # Shorter static loops use only some of their buffers, and their pipelines fold into straight
@@ -194,6 +192,10 @@ def parametric_profile_of(text: str) -> ParametricProfile:
         raise ValueError("a parametric profile needs at least one sample")
     dynamic = tuple(parts.get("dynamic", ()))
     return ParametricProfile(Config(parts["config"]), parts["structure"], samples, laws, refusal, dynamic)
+
+
+def _is_whole(value: Leaf) -> bool:
+    return not isinstance(value, list) and abs(value - round(value)) < WHOLE_TOLERANCE
 
 
 def _kernels_of(tree: Tree) -> tuple[KernelProfile, ...]:

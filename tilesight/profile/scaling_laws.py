@@ -17,6 +17,7 @@ EXACT_TOLERANCE = 1e-9  # relative error of exact numbers
 SAMPLED_TOLERANCE = 0.05
 MAX_OFFSET = 8  # iterations that a pipeline may take out of a loop
 BOX_COUNTS = (1, 2, 3, 4, 6, 8)  # possible numbers of bulk copies that together move one tile
+MOST_PARTS = 16  # to which a config may deal the tiles of a dimension, or that share one
 
 Dims = Mapping[str, int]
 
@@ -68,6 +69,22 @@ class ScalingLaw:
         """Whether both factor and offset are fitted."""
         return self.factor != 1 and self.offset != 0
 
+    @property
+    def is_of_parts(self) -> bool:
+        """Whether it counts tiles, or parts of them: the product times or divided by a small whole number.
+
+        The iterations of a part of k are such a number.
+        """
+        ratio = self.factor if self.factor >= 1 else 1 / self.factor if self.factor > 0 else 0.0
+        is_small = 2 <= ratio < MOST_PARTS + 0.5 and abs(ratio - round(ratio)) < EXACT_TOLERANCE * ratio
+        tiles = (Measure.TILES, Measure.PER_TILES)
+        return is_small and self.offset == 0 and all(term.measure in tiles for term in self.terms)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it gives a number that the reader samples, and holds within a tolerance only."""
+        return self.is_line or any(term.measure is Measure.SHARE for term in self.terms)
+
     def value(self, dims: Dims, config: Config) -> float:
         return self.offset + self.factor * _product(self.terms, dims, config)
 
@@ -105,8 +122,13 @@ class NumberKind(StrEnum):
     """The kinds of numbers that scale differently."""
 
     COUNT = "count"
+    SIZE = "size"  # bytes of a tensor, of which a config may have several, as of partial sums
     SHARE = "share"  # part of a copy that lies inside its tensor, mean of the sampled blocks
     LEAST = "least"  # the same, minimum of the sampled blocks
+
+    @property
+    def is_share(self) -> bool:
+        return self in (NumberKind.SHARE, NumberKind.LEAST)
 
 
 Scales = Mapping[str, Scale]
@@ -131,7 +153,7 @@ def find_law(
     Returns:
         The law, or None if no law holds.
     """
-    if kind is not NumberKind.COUNT:
+    if kind.is_share:
         measure = Measure.SHARE if kind is NumberKind.SHARE else Measure.LEAST
         shares = [ScalingLaw(terms, full) for terms in _shares(_frozen(scales), measure)]
         fitting = [law for law in shares if agrees(law, samples, config, kind)]
@@ -152,17 +174,22 @@ def find_law(
         )
         if shifted is not None:
             return shifted
-    for terms in candidates:
-        factor = samples[0].value / _product(terms, samples[0].dims, config)
-        if factor and worst_error(law := ScalingLaw(terms, factor), samples, config) <= EXACT_TOLERANCE:
-            return law
+    exact = [
+        law
+        for terms in candidates
+        if worst_error(law := _fitted(terms, samples[:1], config), samples, config) <= EXACT_TOLERANCE
+    ]
+    if exact:  # laws of tiles before others: configs differ in their tiles and parts
+        return next((law for law in exact if law.is_of_parts), exact[0])
     inverse = [
         terms
         for terms in candidates
         if len(terms) == 1 and terms[0].measure in (Measure.PER_EXTENT, Measure.PER_TILES)
     ]
     lines = [line for terms in inverse if (line := _line(terms, samples, config))]
-    best = min(lines, key=lambda line: worst_error(line, samples, config), default=None)
+    # rows that ordinary stores leave out at an edge
+    shares = [_fitted(terms, samples, config) for terms in _shares(_frozen(scales), Measure.SHARE) if terms]
+    best = min([*lines, *shares], key=lambda law: worst_error(law, samples, config), default=None)
     return best if best is not None and worst_error(best, samples, config) <= SAMPLED_TOLERANCE else None
 
 
@@ -183,10 +210,17 @@ def refit(
         full: for a share, its value if nothing hangs over an edge.
     """
     own: ScalingLaw | None = law
-    if kind is not NumberKind.COUNT:
+    if kind.is_share:
         own = ScalingLaw(law.terms, full)
     elif law.is_line:
         own = _line(law.terms, samples, config) if len(samples) > 1 else None
+    elif law.is_sampled:
+        own = _fitted(law.terms, samples, config)
+    elif law.is_of_parts:  # each config has its own number of parts
+        own = _fitted(law.terms, samples[:1], config)
+        own = own if own.is_of_parts or own.factor == 1 else None
+    elif law.factor != 1 and kind is NumberKind.SIZE:
+        own = _fitted(law.terms, samples[:1], config)
     elif law.factor == 1 and law.terms[0].measure is Measure.TILES and len(law.terms) == 1:
         own = _shifted(
             law.terms, samples, config
@@ -216,7 +250,7 @@ def agrees(law: ScalingLaw, samples: Sequence[ValueSample], config: Config, kind
     """
     if kind is NumberKind.LEAST:
         return all(law.value(s.dims, config) <= s.value + SAMPLED_TOLERANCE for s in samples)
-    allowed = SAMPLED_TOLERANCE if law.is_line or kind is NumberKind.SHARE else EXACT_TOLERANCE
+    allowed = SAMPLED_TOLERANCE if law.is_sampled or kind is NumberKind.SHARE else EXACT_TOLERANCE
     return worst_error(law, samples, config) <= allowed
 
 
@@ -251,6 +285,12 @@ def _line(terms: tuple[Term, ...], samples: Sequence[ValueSample], config: Confi
         return None
     factor = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
     return ScalingLaw(terms, factor, mean_y - factor * mean_x)
+
+
+def _fitted(terms: tuple[Term, ...], samples: Sequence[ValueSample], config: Config) -> ScalingLaw:
+    """The terms with the mean factor of the samples."""
+    factors = [s.value / _product(terms, s.dims, config) for s in samples]
+    return ScalingLaw(terms, sum(factors) / len(factors))
 
 
 def _frozen(scales: Scales) -> tuple[tuple[str, Scale], ...]:

@@ -20,6 +20,10 @@ PROBE_SIZE = (
     1700  # elements along a tiled dimension: enough for deep pipelines, few enough for edges to matter
 )
 MIN_PRIME = 7  # tiles are products of 2, 3 and 5
+# Configs deal the tiles of a dimension to parts (split_k) or to the blocks of a cluster, and kernels that add
+# parts have tiles of their own. So sizes of probes are divisible by more than the tiles, as most workloads.
+PARTS = (12, 4, 3, 2, 1)
+MOST_ELEMENTS = 2**31  # of a matrix: larger ones are indexed by 64 bits
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,24 @@ class ShapeClass:
 
         The primes show which dimensions a number of a profile depends on.
         """
+        return self._probe(number, self._most_parts)
+
+    @cached_property
+    def _most_parts(self) -> int:
+        """The most parts with which the two largest dimensions of the first probes span no larger matrix."""
+        for most in PARTS:
+            probes = (self._probe(number, most).dims.values() for number in range(3))
+            if all(math.prod(sorted(sizes)[-2:]) < MOST_ELEMENTS for sizes in probes):
+                return most
+        return 1
+
+    def _probe(self, number: int, most_parts: int) -> Workload:
         dims = dict(self.workload.dims)
         taken: set[int] = set()
         for position, (dim, divisor) in enumerate(self.divisors.items()):
             tiled = max(self.free[dim].values) > 1
-            least = max(MIN_PRIME, -(-PROBE_SIZE // divisor)) if tiled else 2
+            whole = divisor * self._parts(dim, most_parts) if tiled else divisor
+            least = max(MIN_PRIME, -(-PROBE_SIZE // whole)) if tiled else 2
             # each probe has another order, so that ratios between probes differ from dimension to dimension
             wanted = (
                 (number * 3 + position * 2 + number * position) % 7 if tiled else (number + 2 * position) % 5
@@ -85,8 +102,15 @@ class ShapeClass:
             while prime in taken:
                 prime = _prime(prime + 1, 0)
             taken.add(prime)
-            dims[dim] = divisor * prime
+            dims[dim] = whole * prime
         return Workload(self.workload.operator, dims, self.workload.dtype, self.workload.attrs)
+
+    def _parts(self, dim: str, most: int) -> int:
+        """A number of parts, so that multiples of it and of the divisor stay in the class."""
+        if dim in self.dynamic:  # the code is the same at all sizes
+            return 1
+        divisor, tiles = self.divisors[dim], math.lcm(*self.free[dim].values)
+        return next(parts for parts in PARTS if parts <= most and math.gcd(divisor * parts, tiles) == divisor)
 
 
 def _prime(least: int, skip: int) -> int:

@@ -164,6 +164,25 @@ def test_a_profile_of_an_open_m_is_right_for_every_m() -> None:
     assert fingerprints == {profiled(asked).fingerprint}, "one code for all"
 
 
+@pytest.mark.usefixtures("one_lowering")
+@pytest.mark.parametrize("reduce", ["kernel", "cluster"])
+def test_a_profile_of_parts_of_k_is_right_at_other_sizes(reduce: str) -> None:
+    parts = {"block_m": 64, "threads": 128, "split_k": 2, "reduce": reduce}
+    config = Config({**MATMUL_TILE, **{k: v for k, v in parts.items() if v != "kernel"}})
+    asked = candidate("matmul", "h200", "m=100,n=6144,k=4096", "m", config=config)
+    profile, _ = profile_and_class(asked)
+    for shape in ("m=700,n=3072,k=8192", "m=64,n=9216,k=1024"):
+        workload = operator("matmul").workload(shape)
+        kept, fresh = profile.kernels(workload.dims), profiled(replace(asked, workload=workload))
+        assert kept is not None
+        assert [kernel.grid for kernel in kept] == [kernel.grid for kernel in fresh.kernels]
+        times = [MODEL.predict(found, asked.target).latency_us for found in (kept, fresh.kernels)]
+        assert times[0] == pytest.approx(times[1], rel=0.02), shape
+    uneven = operator("matmul").workload("m=700,n=3072,k=8320")
+    assert profile.kernels(uneven.dims) is not None, "65 steps of 128 are"
+    assert profile.kernels(operator("matmul").workload("m=700,n=3072,k=8256").dims) is None
+
+
 @pytest.mark.ci
 @pytest.mark.usefixtures("one_lowering")
 def test_a_profile_of_an_open_sequence_is_near_for_every_length() -> None:

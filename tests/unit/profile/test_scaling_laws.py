@@ -91,6 +91,35 @@ def test_another_config_is_fitted_and_checked_at_one_shape() -> None:
     assert refit(extent, [ValueSample(SHAPES[0], 4.0 * SHAPES[0]["m"])], other) is None
 
 
+def test_each_config_has_its_own_number_of_parts() -> None:
+    law = find_law(samples(lambda d: d["k"] / 32 / 4), SCALES, CONFIG)
+    assert law is not None
+    other = refit(law, samples(lambda d: d["k"] / 32 / 3, SHAPES[:1]), CONFIG)
+    assert other is not None
+    assert other.value(OTHER, CONFIG) == pytest.approx(OTHER["k"] / 32 / 3)
+    for factor in (2 / 3, 1 / 40):
+        assert refit(law, samples(lambda d, f=factor: d["k"] / 32 * f, SHAPES[:1]), CONFIG) is None
+    assert refit(law, samples(lambda d: d["k"] / 64 if d["m"] < 4000 else 1.0), CONFIG) is None
+
+
+def test_rows_that_stores_leave_out_follow_the_share_of_whole_tiles() -> None:
+    def rows(d: dict[str, int], full: float) -> float:
+        return full * d["m"] / (192 * -(-d["m"] // 192))
+
+    edges = [
+        {"m": 100, "n": 1024, "k": 512},
+        {"m": 1709, "n": 2048, "k": 640},
+        {"m": 1733, "n": 640, "k": 512},
+    ]
+    law = find_law(samples(lambda d: 1.02 * rows(d, 4096.0), edges), SCALES, CONFIG)  # as sampled
+    assert law is not None
+    assert law.value(OTHER, CONFIG) == pytest.approx(rows(OTHER, 4096.0), rel=0.03)
+    own = refit(law, samples(lambda d: rows(d, 512.0), edges[:1]), CONFIG)
+    assert own is not None
+    assert own.value(OTHER, CONFIG) == pytest.approx(rows(OTHER, 512.0))
+    assert refit(law, samples(lambda d: rows(d, 512.0) if d["m"] < 1000 else 700.0, edges), CONFIG) is None
+
+
 def test_a_line_needs_two_shapes() -> None:
     line = ScalingLaw((Term(Measure.PER_EXTENT, "k"),), 100.0, 7.0)
     assert refit(line, samples(lambda d: 5 + 900 / d["k"], SHAPES[:1]), CONFIG) is None

@@ -63,3 +63,13 @@ def test_probes_are_members_that_tell_dimensions_apart(kernel: str, shape: str) 
         ratios = [other.dims[d] / probes[0].dims[d] for d in found.free]
         assert all(not math.isclose(a, b) for i, a in enumerate(ratios) for b in ratios[:i])
         assert all(ratio != 1 for ratio in ratios)
+
+
+@pytest.mark.parametrize("shape", ["m=4096,n=6144,k=4096", "m=4096,n=1280,k=8192", "m=4096,n=5120,k=2880"])
+def test_tiles_of_probes_can_be_dealt_to_parts(shape: str) -> None:
+    """So parts of k and blocks of a cluster have the code that they have at most workloads."""
+    found = class_of("matmul", shape)
+    for number in range(3):
+        dims = found.probe(number).dims
+        assert any(dims["k"] // found.divisors["k"] % parts == 0 for parts in (2, 3))
+        assert math.prod(sorted(dims.values())[-2:]) < 2**31, "indexed by 32 bits"
