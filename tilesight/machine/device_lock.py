@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from ..files import lock_holder, take_lock
 PROCESSOR_LOCK = "processor"  # in place of a GPU's UUID
 _SHARED = "tilesight-devices"
 _BASE = Path("/tmp")  # not TMPDIR, which may differ between users or jobs
+_HOLDER_BYTES = 20  # of a lock file, as `take_lock` writes them; those that had it lately are listed behind
+TURN_S = 60.0  # after the end of its turn a process is listed for so long
 
 
 @contextmanager
@@ -34,6 +37,8 @@ def alone_on(*uuids: str) -> Iterator[None]:
             descriptor = _open(uuid)
             held.callback(os.close, descriptor)
             take_lock(descriptor)
+            _list_turn(descriptor)
+            held.callback(_list_turn, descriptor)
         yield
 
 
@@ -44,6 +49,45 @@ def holder_of(uuid: str) -> int | None:
         return lock_holder(descriptor)
     finally:
         os.close(descriptor)
+
+
+def taking_turns(*uuids: str) -> frozenset[int]:
+    """Ids of the processes that have held the lock of one of these GPUs lately.
+
+    They compute on it in their turns only. The driver's figures of a GPU's use are means over a second, so
+    they show turns that ended before.
+    """
+    found: set[int] = set()
+    for uuid in uuids:
+        with suppress(ToolchainError):
+            descriptor = _open(uuid)
+            try:
+                found |= _turns(descriptor).keys()
+            finally:
+                os.close(descriptor)
+    return frozenset(found)
+
+
+def _list_turn(descriptor: int) -> None:
+    """List this process among those that have had the lock, which it holds."""
+    turns = {**_turns(descriptor), os.getpid(): time.monotonic()}
+    text = "".join(f"{pid} {at:.1f}\n" for pid, at in turns.items())
+    with suppress(OSError):  # a full disk
+        os.ftruncate(descriptor, _HOLDER_BYTES)
+        os.pwrite(descriptor, text.encode(), _HOLDER_BYTES)
+
+
+def _turns(descriptor: int) -> dict[int, float]:
+    """When the last turn of each listed process was, by the monotonic clock."""
+    text = os.pread(descriptor, 1 << 16, _HOLDER_BYTES).decode(errors="replace")
+    lines = (line.split() for line in text.splitlines())
+    now, found = time.monotonic(), {}
+    for line in lines:
+        with suppress(ValueError):
+            pid, at = line
+            if -1.0 < now - float(at) < TURN_S:  # a later time is of an earlier start of the machine
+                found[int(pid)] = float(at)
+    return found
 
 
 def _open(uuid: str) -> int:

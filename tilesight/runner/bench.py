@@ -304,7 +304,7 @@ def _bench(target: Target, protocol: MeasurementProtocol) -> Bench:
         **versions(),
     }
     l2_bytes, last_bytes = cache_sizes(target, index)
-    conditions = Conditions(sensor_for(uuid))
+    conditions = Conditions(sensor_for(uuid), uuids=(known.uuid,) if known else ())
     spin_up(conditions)
     timer = (
         GpuTimer(2 * last_bytes, protocol.burst_ms, protocol.rest)

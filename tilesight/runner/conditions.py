@@ -10,13 +10,14 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..machine.device_lock import taking_turns
 from ..machine.load import LoadMeter, nvml_device
 from ..settings import available_cores
 
@@ -76,9 +77,16 @@ class Sensor(ABC):
 class Conditions:
     """The sensor's samples, over all measurements of this process and during the current one."""
 
-    def __init__(self, sensor: Sensor | None = None, *, on_processor: bool = False) -> None:
-        """`on_processor`: kernels are measured on the processor, which other processes may use, too."""
-        self._sensor, self._on_processor = sensor, on_processor
+    def __init__(
+        self, sensor: Sensor | None = None, *, on_processor: bool = False, uuids: Sequence[str] = ()
+    ) -> None:
+        """
+        Args:
+            sensor: of the device.
+            on_processor: kernels are measured on the processor, which other processes may use, too.
+            uuids: of the device's GPUs. Processes that take turns on them do not disturb each other.
+        """
+        self._sensor, self._on_processor, self._uuids = sensor, on_processor, uuids
         self._meter: LoadMeter | None = None
         self._began = time.monotonic()
         self._usual: deque[DeviceState] = deque(maxlen=HISTORY_LENGTH)
@@ -134,7 +142,12 @@ class Conditions:
                 found["other_processes"] = float(sum(map(_is_another, users)))
                 shares = self._sensor.busy_shares(time.monotonic() - self._began + UTILIZATION_S)
                 if shares is not None:
-                    others = [share for pid, share in shares.items() if _is_another(pid)]
+                    turns = taking_turns(*self._uuids)
+                    others = [
+                        share
+                        for pid, share in shares.items()
+                        if _is_another(pid) and not _belongs_to(pid, turns)
+                    ]
                     found["other_gpu_load"] = max(others, default=0.0)
         return found
 
@@ -243,9 +256,25 @@ def _is_another(pid: int) -> bool:
     """Whether a process is neither this process, nor its parent, nor another child of the parent."""
     if pid in (os.getpid(), os.getppid()):
         return False
+    parent = _parent(pid)
+    return parent is not None and parent != os.getppid()
+
+
+def _belongs_to(pid: int, sessions: Collection[int]) -> bool:
+    """Whether a process is one of `sessions`, or was started by one, through others or not."""
+    one: int | None = pid
+    while one:
+        if one in sessions:
+            return True
+        one = _parent(one)
+    return False
+
+
+def _parent(pid: int) -> int | None:
+    """Id of the process that started another one; None if that has ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return False  # it has ended
+        return None
     # the process name is in brackets, and may contain any character
-    return status.rpartition(")")[2].split()[1] != str(os.getppid())
+    return int(status.rpartition(")")[2].split()[1])

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tilesight.errors import ToolchainError
-from tilesight.machine.device_lock import alone_on, holder_of
+from tilesight.machine import device_lock
+from tilesight.machine.device_lock import alone_on, holder_of, taking_turns
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +173,29 @@ def test_several_locks_are_held_together() -> None:
     with alone_on("GPU-2", "GPU-1"):
         assert holder_of("GPU-1") == holder_of("GPU-2") == os.getpid()
     assert holder_of("GPU-1") is holder_of("GPU-2") is None
+
+
+def test_processes_that_had_the_lock_lately_take_turns(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with other(base, "GPU-1") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert taking_turns("GPU-1") == {process.pid}
+        process.kill()
+        with alone_on("GPU-1", "GPU-2"):
+            assert taking_turns("GPU-1") == {process.pid, os.getpid()}
+            assert holder_of("GPU-1") == os.getpid()
+    assert taking_turns("GPU-1", "GPU-2") == {process.pid, os.getpid()}
+    assert taking_turns("GPU-2") == {os.getpid()}
+    assert taking_turns("GPU-3") == taking_turns() == frozenset()
+    monkeypatch.setattr(device_lock, "TURN_S", -1.0)
+    assert not taking_turns("GPU-1"), "they may have ended"
+
+
+def test_a_damaged_list_of_turns_is_begun_anew(base: Path) -> None:
+    with alone_on("GPU-1"):
+        pass
+    [path] = base.rglob("GPU-1.lock")
+    path.write_bytes(path.read_bytes()[:20] + b"7\nx y\n\xff 3\n1 nan\n")
+    assert not taking_turns("GPU-1")
+    with alone_on("GPU-1"):
+        assert taking_turns("GPU-1") == {os.getpid()}

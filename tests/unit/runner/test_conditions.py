@@ -111,7 +111,7 @@ def test_figures_are_of_the_current_measurement() -> None:
     }
 
 
-def test_only_processes_of_other_sessions_are_counted() -> None:
+def test_only_processes_of_other_sessions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     parent = subprocess.Popen(
         [
             sys.executable,
@@ -129,6 +129,11 @@ def test_only_processes_of_other_sessions_are_counted() -> None:
         elsewhere = Conditions(Fixed([], others=[stranger, GONE]))
         assert elsewhere.observed() == {}, "in a container the numbers may be those of the host"
         me = os.getpid()
+        turns = [parent.pid]  # of the session that started it
+        monkeypatch.setattr("tilesight.runner.conditions.taking_turns", lambda *uuids: turns if uuids else [])
+        for uuids, load in (((), 0.6), (("GPU-1",), 0.0)):
+            taking = Conditions(Fixed([], others=[me, GONE], shares={me: 0.4, stranger: 0.6}), uuids=uuids)
+            assert taking.observed()["other_gpu_load"] == load
         for shares, load in (({me: 0.9}, 0.0), ({me: 0.4, stranger: 0.6, GONE: 0.7}, 0.6), ({}, 0.0)):
             busy = Conditions(Fixed([], others=[me, GONE], shares=shares))
             assert busy.observed() == {"other_processes": 0.0, "other_gpu_load": load}

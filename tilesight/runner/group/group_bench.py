@@ -280,7 +280,8 @@ def _group_bench(target: Target, protocol: MeasurementProtocol) -> GroupBench:
     environment, uuids = _environment(indices)
     l2_bytes, last_bytes = cache_sizes(target, indices[0])
     sensors = [sensor for uuid in uuids if (sensor := sensor_for(uuid)) is not None]
-    conditions = Conditions(SensorOfAll(sensors) if sensors else None)
+    locked = [device.uuid for device in find_devices() if device.uuid.endswith(tuple(uuids))]
+    conditions = Conditions(SensorOfAll(sensors) if sensors else None, uuids=locked)
     spin_up(conditions, ranks.devices)
     return GroupBench(
         ranks.devices[0],
