@@ -176,6 +176,9 @@ def _remove_abandoned(path: Path) -> None:
                         os.unlink(entry.path)
 
 
+HOLDER_BYTES = 20  # at the beginning of a locked file: the id of the process that holds it
+
+
 def take_lock(descriptor: int, *, wait: bool = True) -> bool:
     """Lock an open file (`flock`) until its descriptor is closed, and write this process's id into it.
 
@@ -186,7 +189,7 @@ def take_lock(descriptor: int, *, wait: bool = True) -> bool:
     except BlockingIOError:
         return False
     with suppress(OSError):  # on a full disk the holder is unknown
-        os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid():<{HOLDER_BYTES}}".encode(), 0)
     return True
 
 
@@ -200,7 +203,7 @@ def lock_holder(descriptor: int) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.pread(descriptor, 20, 0).strip()
+        text = os.pread(descriptor, HOLDER_BYTES, 0).strip()
         return int(text) if text.isdigit() else None
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return None

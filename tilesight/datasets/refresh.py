@@ -19,9 +19,8 @@ from ..executor.profile_cache import reader_version
 from ..executor.tasks import Profiled
 from ..problem.candidate import Candidate
 from ..problem.space import Config
-from ..problem.workload import Workload
 from ..profile.codec import profiles_text
-from ..records.dataset import Dataset, read_dataset, write_dataset
+from ..records.dataset import Dataset, read_dataset, workload_of, write_dataset
 from ..settings import load_settings
 from ..target.spec import Target, load_target
 from ..tuner.observers import Observer
@@ -175,12 +174,10 @@ def _candidate(row: Mapping[Any, Any], target: Target | None) -> Candidate | Non
     if target is None:
         return None
     try:
-        operator = kernels.operator(row["operator"])
-        template = next(t for t in kernels.templates(operator.name) if t.name == row["template"])
+        template = next(t for t in kernels.templates(row["operator"]) if t.name == row["template"])
     except (TileSightError, StopIteration):
         return None
-    workload = Workload(operator.name, json.loads(row["dims"]), row["dtype"], json.loads(row["attrs"]))
-    return Candidate(workload, target, template, Config(json.loads(row["config"])))
+    return Candidate(workload_of(row), target, template, Config(json.loads(row["config"])))
 
 
 def _replaced(dataset: Dataset, profiles: Mapping[int, str]) -> Dataset:

@@ -16,12 +16,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ..errors import ToolchainError
-from ..files import lock_holder, take_lock
+from ..files import HOLDER_BYTES, lock_holder, take_lock
 
 PROCESSOR_LOCK = "processor"  # in place of a GPU's UUID
 _SHARED = "tilesight-devices"
 _BASE = Path("/tmp")  # not TMPDIR, which may differ between users or jobs
-_HOLDER_BYTES = 20  # of a lock file, as `take_lock` writes them; those that had it lately are listed behind
 TURN_S = 60.0  # after the end of its turn a process is listed for so long
 
 
@@ -69,17 +68,17 @@ def taking_turns(*uuids: str) -> frozenset[int]:
 
 
 def _list_turn(descriptor: int) -> None:
-    """List this process among those that have had the lock, which it holds."""
+    """List this process, which holds the lock, in its file: behind the holder's id are those that had it."""
     turns = {**_turns(descriptor), os.getpid(): time.monotonic()}
     text = "".join(f"{pid} {at:.1f}\n" for pid, at in turns.items())
     with suppress(OSError):  # a full disk
-        os.ftruncate(descriptor, _HOLDER_BYTES)
-        os.pwrite(descriptor, text.encode(), _HOLDER_BYTES)
+        os.ftruncate(descriptor, HOLDER_BYTES)
+        os.pwrite(descriptor, text.encode(), HOLDER_BYTES)
 
 
 def _turns(descriptor: int) -> dict[int, float]:
     """When the last turn of each listed process was, by the monotonic clock."""
-    text = os.pread(descriptor, 1 << 16, _HOLDER_BYTES).decode(errors="replace")
+    text = os.pread(descriptor, 1 << 16, HOLDER_BYTES).decode(errors="replace")
     lines = (line.split() for line in text.splitlines())
     now, found = time.monotonic(), {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""The process that runs a session, named so that other processes can find out whether it is alive."""
+"""Processes of this machine: a name for one by which others find out whether it is alive, and its parent."""
 
 from __future__ import annotations
 
@@ -29,13 +29,24 @@ def is_alive(owner: str) -> bool:
     return _start_of(int(pid)) == start
 
 
+def parent_of(pid: int) -> int | None:
+    """Id of the process that started another one; None if that has ended."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
 def _start_of(pid: int) -> str:
     """ "" if the start time is unknown, and for a dead process whose parent has not collected its exit
     status."""
+    fields = _stat(pid)
+    return "" if not fields or fields[0] in "ZX" else fields[19]
+
+
+def _stat(pid: int) -> list[str]:
+    """The kernel's fields of a process, its state first; none if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
+        return []
     # the process name, in brackets, may contain anything: read what follows it
-    state, *rest = stat.rpartition(")")[2].split()
-    return "" if state in "ZX" else rest[18]
+    return stat.rpartition(")")[2].split()

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ..machine.device_lock import taking_turns
 from ..machine.load import LoadMeter, nvml_device
+from ..machine.owner import parent_of
 from ..settings import available_cores
 
 DROP_RATIO = 0.7  # a clock below this share of the usual clock under load is a drop
@@ -256,7 +256,7 @@ def _is_another(pid: int) -> bool:
     """Whether a process is neither this process, nor its parent, nor another child of the parent."""
     if pid in (os.getpid(), os.getppid()):
         return False
-    parent = _parent(pid)
+    parent = parent_of(pid)
     return parent is not None and parent != os.getppid()
 
 
@@ -266,15 +266,5 @@ def _belongs_to(pid: int, sessions: Collection[int]) -> bool:
     while one:
         if one in sessions:
             return True
-        one = _parent(one)
+        one = parent_of(one)
     return False
-
-
-def _parent(pid: int) -> int | None:
-    """Id of the process that started another one; None if that has ended."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # the process name is in brackets, and may contain any character
-    return int(status.rpartition(")")[2].split()[1])

@@ -277,10 +277,9 @@ def _group_bench(target: Target, protocol: MeasurementProtocol) -> GroupBench:
     indices = seen[: target.world]
     torch.cuda.set_device(indices[0])
     ranks = GpuRanks(indices, compile_device_code(target, __package__, "group_kernels.cu"))
-    environment, uuids = _environment(indices)
+    environment, uuids, locked = _environment(indices)
     l2_bytes, last_bytes = cache_sizes(target, indices[0])
     sensors = [sensor for uuid in uuids if (sensor := sensor_for(uuid)) is not None]
-    locked = [device.uuid for device in find_devices() if device.uuid.endswith(tuple(uuids))]
     conditions = Conditions(SensorOfAll(sensors) if sensors else None, uuids=locked)
     spin_up(conditions, ranks.devices)
     return GroupBench(
@@ -294,8 +293,8 @@ def _group_bench(target: Target, protocol: MeasurementProtocol) -> GroupBench:
     )
 
 
-def _environment(indices: Sequence[int]) -> tuple[dict[str, str], list[str]]:
-    """Names, driver and links of the GPUs, and the UUID of each."""
+def _environment(indices: Sequence[int]) -> tuple[dict[str, str], list[str], list[str]]:
+    """Names, driver and links of the GPUs, and the UUID of each, as CUDA and as their locks name it."""
     import torch
 
     properties = [torch.cuda.get_device_properties(index) for index in indices]
@@ -303,10 +302,11 @@ def _environment(indices: Sequence[int]) -> tuple[dict[str, str], list[str]]:
     found = find_devices()
     present = [device for uuid in uuids for device in found if uuid and device.uuid.endswith(uuid)]
     names = list(dict.fromkeys(str(one.name) for one in properties))
-    return {
+    environment = {
         "device": f"{len(indices)} x {' and '.join(names)}",
         "uuid": ",".join(uuids),
         "driver": present[0].driver if present else "",
         "links": links_between(present) if len(present) == len(indices) else "",
         **versions(),
-    }, uuids
+    }
+    return environment, uuids, [device.uuid for device in present]
