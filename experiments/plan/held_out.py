@@ -96,10 +96,10 @@ COLUMNS = (
 )
 
 
-def held_out(vary: SizeRange, count: int, seen: Sequence[int]) -> list[int]:
+def held_out(vary: SizeRange, count: int, seen: Sequence[int], seed: int = SEED) -> list[int]:
     """Sizes that the plan never measured, in an order whose prefixes are all spread over the range."""
     drawn: list[int] = []
-    generator = random.Random(SEED)
+    generator = random.Random(seed)
     while len(drawn) < count:
         size = round(vary.first * (vary.last / vary.first) ** generator.random())
         if size not in seen and size not in drawn:
@@ -220,14 +220,14 @@ class Contest:
         self,
         problem: PlanProblem,
         table: DispatchTable,
-        expectations: StaticConfigs,
+        static: StaticConfigs,
         sizes: Sequence[int],
         until: float,
         write: Write,
         candidates: int = CANDIDATES,
     ) -> None:
         self._candidates = candidates
-        self._problem, self._table, self._expectations = problem, table, expectations
+        self._problem, self._table, self._configs = problem, table, static
         self._static = replace(problem, dynamic=())
         self._waiting, self._until, self._write = list(sizes), until, write
         self._ahead = 4 + 2 * len(problem.placement.devices)
@@ -254,7 +254,7 @@ class Contest:
         # being open costs
         found = [
             ours,
-            *(config for config in self._expectations.best(size, self._candidates + 1) if config != ours),
+            *(config for config in self._configs.best(size, self._candidates + 1) if config != ours),
         ]
         self._active.append(_Size(size, ours, found[: self._candidates + 1]))
         return self._next_build()

@@ -3,13 +3,15 @@
     python experiments/shipped/check_plans.py rank static.json --plans FOLDER... [--models ...]
     python experiments/shipped/check_plans.py measure OUT --static static.json --plans FOLDER...
 
-For each model a few of the tables in the folders are drawn from a seed, and sizes of m for each of them, as
-`experiments/plan/held_out.py` draws them. `rank` needs no GPU: for each size it explores as
-`tilesight rank` does, with all dimensions fixed, and writes the configs that the model prefers.
-`measure` builds the first of them and the static kernel of the table's own config, and times all in turns
-with the table's kernel; the loss is to the fastest, as that program says. Several processes share the GPUs,
-each with a table. Rows are written to OUT as they come; another call measures only what is missing. A summary
-is printed at the end.
+`rank` needs no GPU. For each model it draws a few of the tables in the folders from a seed, and sizes of m
+for each of them, as `experiments/plan/held_out.py` draws them. For each size it explores as `tilesight rank`
+does, with all dimensions fixed, and writes the configs that the model prefers. Only the shapes of the tables
+matter to it: their plans may be made anew after that.
+`measure` takes the tables and sizes of that file, but for sizes that the plan measured. It builds the first
+configs of each size and the static kernel of the table's own config, and times all in turns with the table's
+kernel; the loss is to the fastest, as that program says. Several processes share the GPUs, each with a table.
+Rows are written to OUT as they come; another call measures only what is missing. A summary is printed at the
+end.
 """
 
 from __future__ import annotations
@@ -58,36 +60,30 @@ RANKED = 12  # configs of a size in the file of `rank`
 
 @dataclass(frozen=True)
 class Check:
-    """Sizes of one table. `candidates`: static kernels that are built for each size, beside that of the
-    table's config; `static`: the file that names them."""
+    """What is measured of one table.
+
+    Attributes:
+        table: its file.
+        ranked: for each size, the static configs that the model prefers, best first.
+        candidates: how many of them are built, beside that of the table's config.
+    """
 
     table: Path
-    model: str
-    sizes: int
+    ranked: Mapping[int, Sequence[Config]]
     candidates: int
-    static: Path | None = None
-
-
-class Ranked:
-    """The configs that the model prefers at a size, all dimensions fixed, as `rank` wrote them."""
-
-    def __init__(self, path: Path, table: str) -> None:
-        self._configs = json.loads(path.read_text())[table]
-
-    def __contains__(self, size: int) -> bool:
-        return str(size) in self._configs
 
     def best(self, size: int, count: int) -> list[Config]:
-        return [Config(values) for values in self._configs[str(size)][:count]]
+        return list(self.ranked[size][:count])
 
 
-def rank_tables(checks: Sequence[Check], given: argparse.Namespace) -> None:
+def rank_tables(given: argparse.Namespace) -> None:
     """Write the configs that the model prefers at each size of the tables; sizes in the file stay."""
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
-    for check in checks:
-        table = read_table(check.table)
-        known = found.setdefault(check.table.name, {})
-        for size in sizes_of(check):
+    for path, count in draw(given):
+        table = read_table(path)
+        seen = [piece.size for piece in table.evidence]
+        known = found.setdefault(path.name, {})
+        for size in held_out(read_vary(VARY), count, seen, given.seed):
             if str(size) not in known:
                 shape = {"m": size, **table.fixed, **table.attrs}
                 text = ",".join(f"{name}={value}" for name, value in shape.items())
@@ -96,28 +92,36 @@ def rank_tables(checks: Sequence[Check], given: argparse.Namespace) -> None:
                 configs = with_other_tiles([trial.config for trial in ranked.trials], RANKED)
                 known[str(size)] = [dict(config) for config in configs]
                 given.out.write_text(json.dumps(found))
-                print(f"{check.table.stem} m={size}: {known[str(size)][0]}", flush=True)
+                print(f"{path.stem} m={size}: {known[str(size)][0]}", flush=True)
 
 
-def sizes_of(check: Check) -> list[int]:
-    """The held-out sizes of a table."""
-    return held_out(read_vary(VARY), check.sizes, [piece.size for piece in read_table(check.table).evidence])
-
-
-def draw(given: argparse.Namespace) -> list[Check]:
-    """Tables of each model, without those of another model that is checked."""
-    found: list[Check] = []
-    generator = random.Random(SEED)
+def draw(given: argparse.Namespace) -> list[tuple[Path, int]]:
+    """Tables of each model, without those of another model, and how many sizes of each are checked."""
+    found: dict[Path, int] = {}
+    generator = random.Random(given.seed)
     for model in given.models.split(","):
-        known = []
-        for one in shapes([model]):
-            job = PlanJob(given.target, one.n, one.k, "bfloat16", given.layout)
-            paths = [path for folder in given.plans if (path := folder / job.name).exists()]
-            known += [path for path in paths[:1] if all(path.name != check.table.name for check in found)]
+        jobs = [PlanJob(given.target, one.n, one.k, "bfloat16", given.layout) for one in shapes([model])]
+        known = [path for job in jobs if (path := path_of(job.name, given.plans)) and path not in found]
         chosen = generator.sample(known, min(given.tables, len(known)))
         for number, path in enumerate(chosen):
-            count = given.sizes // len(chosen) + (number < given.sizes % len(chosen))
-            found.append(Check(path, model, count, given.candidates, given.static))
+            found[path] = given.sizes // len(chosen) + (number < given.sizes % len(chosen))
+    return list(found.items())
+
+
+def path_of(name: str, folders: Sequence[Path]) -> Path | None:
+    """The table of that name in the first folder that has it."""
+    return next((folder / name for folder in folders if (folder / name).exists()), None)
+
+
+def checks_of(given: argparse.Namespace) -> list[Check]:
+    """The tables and sizes that `rank` wrote. Exits if a table is in no folder."""
+    found = []
+    for name, ranked in json.loads(given.static.read_text()).items():
+        path = path_of(name, given.plans)
+        if path is None:
+            raise SystemExit(f"no folder of --plans has {name}, which {given.static} names")
+        configs = {int(size): [Config(values) for values in best] for size, best in ranked.items()}
+        found.append(Check(path, configs, given.candidates))
     return found
 
 
@@ -151,8 +155,7 @@ def check_table(check: Check, executor: LocalExecutor, run: PlanRun) -> None:
     protocol = MeasurementProtocol.named("default", placement.target)
     version = default_model().version
     problem = PlanProblem(template, placement, base, vary, table.dynamic, protocol, version)
-    sizes = sizes_of(check)
-    known = {int(row["size"]) for row in rows_in([path])}
+    known = {int(row["size"]) for row in rows_in([path])} | {piece.size for piece in table.evidence}
     begin = time.monotonic()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -165,11 +168,9 @@ def check_table(check: Check, executor: LocalExecutor, run: PlanRun) -> None:
             file.flush()
             print(f"{path.stem} m={row['size']}: loss {row['loss']} {row['note']}", flush=True)
 
-        assert check.static is not None
-        ranked = Ranked(check.static, check.table.name)
         until = time.monotonic() + run.end - time.time()
-        left = [size for size in sizes if size not in known and size in ranked]
-        contest = Contest(problem, table, ranked, left, until, write, check.candidates)
+        left = [size for size in check.ranked if size not in known]
+        contest = Contest(problem, table, check, left, until, write, check.candidates)
         for event in executor.stream(contest):
             contest.take(event)
 
@@ -184,16 +185,18 @@ def rows_in(paths: Sequence[Path]) -> list[dict[str, str]]:
 
 
 def print_summary(checks: Sequence[Check], out: Path) -> None:
-    """Mean and worst loss, of each model and of all; sizes where the plan is faster count as no loss."""
+    """Mean and worst loss, of each table and of all; sizes where the plan is faster count as no loss."""
     every: list[float] = []
-    for model in dict.fromkeys(check.model for check in checks):
-        paths = [out / f"{check.table.stem}.csv" for check in checks if check.model == model]
-        losses = [max(0.0, float(row["loss"])) for row in rows_in(paths) if row["loss"]]
-        every += losses
+    for check in checks:
+        rows = rows_in([out / f"{check.table.stem}.csv"])
+        losses = {int(row["size"]): max(0.0, float(row["loss"])) for row in rows if row["loss"]}
+        every += losses.values()
         if losses:
-            print(f"{model}: {len(losses)} sizes, mean {fmean(losses):.2%}, worst {max(losses):.2%}")
+            at = max(losses, key=losses.__getitem__)
+            counts = f"{len(losses)} sizes, mean {fmean(losses.values()):.2%}"
+            print(f"{check.table.stem}: {counts}, worst {losses[at]:.2%} at m={at}")
     if every:
-        wanted = sum(check.sizes for check in checks)
+        wanted = sum(len(check.ranked) for check in checks)
         print(f"{len(every)} of {wanted} sizes: mean {fmean(every):.2%}, worst {max(every):.2%}")
 
 
@@ -207,6 +210,7 @@ def main() -> None:
     parser.add_argument("--static", type=Path, help="file of `rank`, for `measure`")
     parser.add_argument("--target", default="h200")
     parser.add_argument("--layout", default="nn")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the tables and sizes of `rank`")
     parser.add_argument("--models", default=MODELS, help="by commas")
     parser.add_argument("--tables", type=int, default=2, help="of each model")
     parser.add_argument("--sizes", type=int, default=10, help="of each model")
@@ -215,12 +219,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="of `rank` [default: one a core]")
     parser.add_argument("--limit-s", type=float, default=480.0)
     given = parser.parse_args()
-    checks = draw(given)
     if given.step == "rank":
-        rank_tables(checks, given)
+        rank_tables(given)
         return
     if given.static is None:
         parser.error("measure needs --static, the file that rank wrote")
+    checks = checks_of(given)
     given.out.mkdir(parents=True, exist_ok=True)
     places = find_places(given.processes)
     run = PlanRun(
