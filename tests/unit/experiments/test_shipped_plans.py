@@ -227,15 +227,15 @@ def test_configs_for_a_similar_chip_need_no_exploration(plans: ModuleType, tmp_p
 
 
 def test_kernels_of_a_shipped_plan_of_a_similar_chip(plans: ModuleType, tmp_path: Path) -> None:
-    job = plans.PlanJob("h100", 4096, 4096, "bfloat16", "nt")
+    shipped = next(
+        plan
+        for plan in PlanArchive(plans.candidates.PACKAGE / PLANS).plans
+        if (plan.target, plan.attrs) == ("h200", {"layout": "nt"})
+    )
+    job = plans.PlanJob("h100", shipped.fixed["n"], shipped.fixed["k"], "bfloat16", "nt")
     found = {Config({"block_m": 64}): {8: 1.5}}
     plans.candidates.write_candidates(tmp_path, replace(job, target="h200").name, found, "m")
     given = plans.given_configs(job, [tmp_path], "h200")
-    [shipped] = [
-        plan
-        for plan in PlanArchive(plans.candidates.PACKAGE / PLANS).plans
-        if (plan.target, plan.fixed, plan.attrs) == ("h200", {"n": 4096, "k": 4096}, {"layout": "nt"})
-    ]
     assert len(given.first) == shipped.kernels
     assert len(given.configs) == shipped.kernels + 1
 
