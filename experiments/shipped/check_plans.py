@@ -155,7 +155,7 @@ def check_table(check: Check, executor: LocalExecutor, run: PlanRun) -> None:
     protocol = MeasurementProtocol.named("default", placement.target)
     version = default_model().version
     problem = PlanProblem(template, placement, base, vary, table.dynamic, protocol, version)
-    known = {int(row["size"]) for row in rows_in([path])} | {piece.size for piece in table.evidence}
+    known = {int(row["size"]) for row in rows_in(path)} | {piece.size for piece in table.evidence}
     begin = time.monotonic()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -175,20 +175,19 @@ def check_table(check: Check, executor: LocalExecutor, run: PlanRun) -> None:
             contest.take(event)
 
 
-def rows_in(paths: Sequence[Path]) -> list[dict[str, str]]:
-    found = []
-    for path in paths:
-        if path.exists():
-            with path.open(newline="") as file:
-                found += list(csv.DictReader(file))
-    return found
+def rows_in(path: Path) -> list[dict[str, str]]:
+    """The rows of a file, none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def print_summary(checks: Sequence[Check], out: Path) -> None:
     """Mean and worst loss, of each table and of all; sizes where the plan is faster count as no loss."""
     every: list[float] = []
     for check in checks:
-        rows = rows_in([out / f"{check.table.stem}.csv"])
+        rows = rows_in(out / f"{check.table.stem}.csv")
         losses = {int(row["size"]): max(0.0, float(row["loss"])) for row in rows if row["loss"]}
         every += losses.values()
         if losses:
