@@ -447,7 +447,7 @@ class DequantMatmulGpu(KernelTemplate):
     scales: ClassVar[Mapping[str, Scale]] = {
         "m": Scale(("block_m",), search_space.OVERLAPPED_TILES),
         "n": Scale(("block_n",), search_space.COLUMN_TILES),
-        "k": Scale(("block_k",), search_space.DEPTHS),
+        "k": Scale(("block_k",), search_space.DEPTHS, "reduce_warps"),
     }
     dynamic_dims = ("m",)
     static_reasons: ClassVar[Mapping[str, str]] = {

@@ -367,9 +367,9 @@ class MatmulGpu(KernelTemplate):
     target_kinds = ("cuda", "hip")
     dtypes = ("bfloat16", "float16", "float8_e4m3fn", "int8")
     scales: ClassVar[Mapping[str, Scale]] = {
-        "m": Scale(("block_m",), search_space.GPU_TILES),
-        "n": Scale(("block_n",), search_space.COLUMN_TILES),
-        "k": Scale(("block_k",), search_space.GPU_DEPTHS),
+        "m": Scale(("block_m",), search_space.GPU_TILES, "cluster_m"),
+        "n": Scale(("block_n",), search_space.COLUMN_TILES, "cluster_n"),
+        "k": Scale(("block_k",), search_space.GPU_DEPTHS, "split_k"),
     }
     dynamic_dims = ("m",)
     static_reasons: ClassVar[Mapping[str, str]] = {

@@ -23,10 +23,13 @@ class Scale:
     """The tiling of a dimension that changes trip counts, the grid and extents, but not the code.
 
     `tiles` are the parameters that tile the dimension; `values` are all tile sizes that these may have.
+    `divided_by`: the parameter that divides the number of tiles, rounded up: among the blocks of a cluster,
+    or among parts of the dimension.
     """
 
     tiles: tuple[str, ...] = ()
     values: tuple[int, ...] = (1,)
+    divided_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

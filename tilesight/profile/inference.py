@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..problem.space import Config
+from .block_laws import Law, TripRamp, TurnLaw, find_ramp, find_turns, tile_counts
 from .parametric import Laws, ParametricProfile, ProfileSample, Refusal
-from .scaling_laws import Dims, NumberKind, ScalingLaw, TripRamp, ValueSample, find_law, find_ramp, refit
+from .scaling_laws import Dims, NumberKind, ScalingLaw, ValueSample, find_law, refit
 from .shape_class import ShapeClass
 from .tree import Leaf, Path, Tree, leaves_of, part_at, structure_of, tree_of
-from .values import LAUNCH_AXIS, KernelProfile
+from .values import LAUNCH_AXIS, Access, KernelProfile
 
 PROBES = 2  # probe workloads at which a config is lowered to infer the laws of its structure
 
@@ -120,8 +122,14 @@ class LawInference:
 
     def _find_laws(self, config: Config, trees: Sequence[Tree], dims: Sequence[Dims]) -> Laws | None:
         leaves = [dict(leaves_of(tree, ())) for tree in trees]
-        laws: dict[Path, ScalingLaw | TripRamp] = {}
+        turns = self._find_turn_laws(config, trees[0], leaves, dims)
+        if turns is None:
+            return None
+        laws: dict[Path, Law] = {}
         for path in leaves[0]:
+            if path in turns:
+                laws[path] = turns[path]
+                continue
             values = [found[path] for found in leaves]
             kind, full = _number_kind(trees[0], path)
             if all(value == values[0] for value in values) and (not kind.is_share or values[0] == full):
@@ -132,9 +140,34 @@ class LawInference:
             laws[path] = law
         return laws
 
+    def _find_turn_laws(
+        self, config: Config, tree: Tree, leaves: Sequence[Mapping[Path, Leaf]], dims: Sequence[Dims]
+    ) -> Mapping[Path, TurnLaw] | None:
+        """The laws of all numbers that follow the turns of blocks that stay; None if one of them has none."""
+        found: dict[Path, TurnLaw] = {}
+        for number, kernel in enumerate(tree):
+            paths = [
+                path for path in leaves[0] if path[0] == number and _follows_turns(path, leaves[0][path])
+            ]
+            if not any(path[-1] == "turns" for path in paths):
+                continue
+            for tiles in tile_counts(self.shape_class.template.scales, config):
+                like = _turn_law(tiles, kernel)
+                laws = {
+                    path: find_turns([of[path] for of in leaves], dims, self.shape_class.free, config, like)
+                    for path in paths
+                }
+                good = {path: law for path, law in laws.items() if law is not None}
+                if len(good) == len(laws):
+                    found.update(good)
+                    break
+            else:
+                return None
+        return found
+
     def _find_law(
         self, values: Sequence[Leaf], dims: Sequence[Dims], config: Config, kind: NumberKind, full: float
-    ) -> ScalingLaw | TripRamp | None:
+    ) -> Law | None:
         if isinstance(values[0], list):
             return self._find_ramp(values, dims, config)
         return find_law(_value_samples(values, dims), self.shape_class.free, config, kind, full)
@@ -154,15 +187,18 @@ class LawInference:
         None if they contradict a sample.
         """
         leaves = [dict(leaves_of(tree, ())) for tree in trees]
-        refitted: dict[Path, ScalingLaw | TripRamp] = {}
+        refitted: dict[Path, Law] = {}
         for path, law in laws.items():
             values = [found[path] for found in leaves]
             kind, full = _number_kind(trees[0], path)
-            own = (
-                self._find_ramp(values, dims, config)
-                if isinstance(law, TripRamp)
-                else refit(law, _value_samples(values, dims), config, kind, full)
-            )
+            own: Law | None
+            if isinstance(law, TripRamp):
+                own = self._find_ramp(values, dims, config)
+            elif isinstance(law, TurnLaw):
+                like = _turn_law(law.tiles, trees[0][path[0]])
+                own = find_turns(values, dims, self.shape_class.free, config, like, law.per_turn)
+            else:
+                own = refit(law, _value_samples(values, dims), config, kind, full)
             if own is None or (path[1] == "grid" and own != law):
                 return None
             refitted[path] = own
@@ -175,17 +211,36 @@ class LawInference:
 
 
 def lists_tiles(kernels: Sequence[KernelProfile]) -> bool:
-    """Whether tiles are listed block by block, or follow the launch order over several turns.
+    """Whether tiles are listed block by block, or follow the launch order otherwise than one by one.
 
     Such tiles belong to one shape and cannot be scaled to others.
     """
-    accesses = [
-        a for kernel in kernels for role in kernel.roles for phase in role.phases for a in phase.work.accesses
-    ]
     return any(
-        a.tile_ids or a.turns > 1 or any(axis == LAUNCH_AXIS for axis, _, _ in a.tile_digits)
-        for a in accesses
+        _lists_tiles(access, math.prod(kernel.grid))
+        for kernel in kernels
+        for role in kernel.roles
+        for phase in role.phases
+        for access in phase.work.accesses
     )
+
+
+def _lists_tiles(access: Access, blocks: int) -> bool:
+    if access.tile_ids:
+        return True
+    one_by_one, one_tile = (((LAUNCH_AXIS, 1, count),) for count in (blocks * access.turns, 1))
+    follows = access.turns > 1 or any(axis == LAUNCH_AXIS for axis, _, _ in access.tile_digits)
+    return follows and access.tile_digits not in (one_by_one, one_tile)
+
+
+def _follows_turns(path: Path, value: Leaf) -> bool:
+    """Whether the number at `path` follows the turns of blocks, if these take turns."""
+    is_modulus = "tile_digits" in path and path[-1] == 2 and value != 1
+    return isinstance(value, list) or path[-1] == "turns" or is_modulus
+
+
+def _turn_law(tiles: ScalingLaw, kernel: Tree) -> TurnLaw:
+    """A law of the turns of the blocks of `kernel`."""
+    return TurnLaw(tiles, math.prod(kernel["grid"]), kernel.get("cluster", 1), ScalingLaw(()), by_block=False)
 
 
 def _value_samples(values: Sequence[Leaf], dims: Sequence[Dims]) -> list[ValueSample]:

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from ..problem.space import Config
-from .scaling_laws import Dims, Measure, ScalingLaw, Term, TripRamp
+from .block_laws import Law, TripRamp, TurnLaw
+from .scaling_laws import Dims, Measure, ScalingLaw, Term
 from .tree import Leaf, Path, Tree, changed, maker, part_at
 from .values import KernelProfile
 
@@ -28,7 +29,7 @@ WHOLE_TOLERANCE = 1e-6
 # exceptions that reading the text of a damaged or forged profile, or making its kernels, may raise
 DECODE_ERRORS = (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError)
 
-Laws = Mapping[Path, ScalingLaw | TripRamp]
+Laws = Mapping[Path, Law]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,8 @@ class ParametricProfile:
             return None
         changes: dict[Path, Leaf] = {}
         for path, law in self.laws.items():
-            value = (
-                law.values(dims, self.config) if isinstance(law, TripRamp) else law.value(dims, self.config)
-            )
-            if not self._keeps_structure(path, law, value):
+            value = law.value(dims, self.config)
+            if not self._keeps_structure(path, law, value, dims):
                 return None
             # a line that is followed far beyond its samples may fall below 0
             changes[path] = value if isinstance(value, list) else max(0.0, value)
@@ -135,15 +134,19 @@ class ParametricProfile:
         kept = (sample for sample in self.samples if sample.dims not in new)
         return replace(self, samples=(*kept, *other.samples)[-MAX_SAMPLES:])
 
-    def _keeps_structure(self, path: Path, law: ScalingLaw | TripRamp, value: Leaf) -> bool:
+    def _keeps_structure(self, path: Path, law: Law, value: Leaf, dims: Dims) -> bool:
         # blocks along an axis and the digits by which they share tiles must be whole numbers
         if path[1] == "grid" or "tile_digits" in path:
             is_divisor = path[1] != "grid" and path[-1] == 1
             least = 1 if is_divisor or self._is_dynamic(law) else 2
             return not isinstance(value, list) and _is_whole(value) and round(value) >= least
         if "trips" in path:
-            if isinstance(law, ScalingLaw) and law.is_of_parts and not _is_whole(value):
-                return False  # parts of unequal length have other code
+            if isinstance(law, TurnLaw) and law.tiles.dims & set(self.dynamic):
+                # the loop over turns stays whatever their number, and the loop within a turn matters
+                one_turn = law.per_turn
+                if not one_turn.terms:
+                    return True
+                law, value = one_turn, one_turn.value(dims, self.config)
             phase = part_at(self.samples[0].tree, path[: path.index("trips")])
             accesses = phase["work"].get("accesses", ())
             # Shorter static loops use only some of their buffers, and their pipelines fold into straight
@@ -156,10 +159,9 @@ class ParametricProfile:
             return bool(max(value if isinstance(value, list) else [value]) >= needed)
         return True
 
-    def _is_dynamic(self, law: ScalingLaw | TripRamp) -> bool:
+    def _is_dynamic(self, law: Law) -> bool:
         """Whether the law depends on dynamic dimensions only. The IR is then the same at all sizes."""
-        dims = [law.dim] if isinstance(law, TripRamp) else [term.dim for term in law.terms]
-        return bool(self.dynamic) and all(dim in self.dynamic for dim in dims)
+        return bool(self.dynamic) and law.dims <= set(self.dynamic)
 
     def text(self) -> str:
         """One line of JSON, which `parametric_profile_of` reads."""
@@ -202,15 +204,29 @@ def _kernels_of(tree: Tree) -> tuple[KernelProfile, ...]:
     return tuple(maker(KernelProfile)(kernel) for kernel in tree)
 
 
-def _plain_law(law: ScalingLaw | TripRamp) -> list[Any]:
+def _plain_law(law: Law) -> list[Any]:
     if isinstance(law, ScalingLaw):
-        terms = [[t.measure.value, t.dim, t.tile, t.boxes] for t in law.terms]
-        return ["rule", terms, law.factor, law.offset]
+        return ["rule", [_plain_term(term) for term in law.terms], law.factor, law.offset]
+    if isinstance(law, TurnLaw):
+        tiles, per_turn = _plain_law(law.tiles), _plain_law(law.per_turn)
+        return ["turns", tiles, law.blocks, law.together, per_turn, law.by_block]
     return ["ramp", law.dim, law.step, law.width, law.backwards, law.offset]
 
 
-def _read_law(parts: list[Any]) -> ScalingLaw | TripRamp:
+def _plain_term(term: Term) -> list[Any]:
+    plain = [term.measure.value, term.dim, term.tile, term.boxes]
+    return [*plain, term.divided_by] if term.divided_by else plain
+
+
+def _read_law(parts: list[Any]) -> Law:
     if parts[0] == "rule":
-        terms = tuple(Term(Measure(measure), dim, tile, boxes) for measure, dim, tile, boxes in parts[1])
-        return ScalingLaw(terms, float(parts[2]), float(parts[3]))
+        return _read_scaling_law(parts)
+    if parts[0] == "turns":
+        tiles, per_turn = _read_scaling_law(parts[1]), _read_scaling_law(parts[4])
+        return TurnLaw(tiles, int(parts[2]), int(parts[3]), per_turn, bool(parts[5]))
     return TripRamp(parts[1], parts[2], parts[3], parts[4], parts[5])
+
+
+def _read_scaling_law(parts: list[Any]) -> ScalingLaw:
+    terms = tuple(Term(Measure(measure), *others) for measure, *others in parts[1])
+    return ScalingLaw(terms, float(parts[2]), float(parts[3]))

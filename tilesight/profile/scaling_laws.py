@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -17,7 +17,6 @@ EXACT_TOLERANCE = 1e-9  # relative error of exact numbers
 SAMPLED_TOLERANCE = 0.05
 MAX_OFFSET = 8  # iterations that a pipeline may take out of a loop
 BOX_COUNTS = (1, 2, 3, 4, 6, 8)  # possible numbers of bulk copies that together move one tile
-MOST_PARTS = 16  # to which a config may deal the tiles of a dimension, or that share one
 
 Dims = Mapping[str, int]
 
@@ -41,12 +40,13 @@ class Term:
     dim: str
     tile: str = ""  # the parameter that tiles the dimension; empty for none
     boxes: int = 1
+    divided_by: str = ""  # the parameter that divides the number of tiles, rounded up; empty for none
 
     def value(self, dims: Dims, config: Config) -> float:
         extent = dims[self.dim]
         if not self.tile:
             return 1 / extent if self.measure is Measure.PER_EXTENT else extent
-        tile = config.int(self.tile)
+        tile = config.int(self.tile) * (max(1, config.int(self.divided_by, 1)) if self.divided_by else 1)
         tiles = -(-extent // tile)
         if self.measure is Measure.SHARE:
             return extent / (tiles * tile)
@@ -70,44 +70,17 @@ class ScalingLaw:
         return self.factor != 1 and self.offset != 0
 
     @property
-    def is_of_parts(self) -> bool:
-        """Whether it counts tiles, or parts of them: the product times or divided by a small whole number.
-
-        The iterations of a part of k are such a number.
-        """
-        ratio = self.factor if self.factor >= 1 else 1 / self.factor if self.factor > 0 else 0.0
-        is_small = 2 <= ratio < MOST_PARTS + 0.5 and abs(ratio - round(ratio)) < EXACT_TOLERANCE * ratio
-        tiles = (Measure.TILES, Measure.PER_TILES)
-        return is_small and self.offset == 0 and all(term.measure in tiles for term in self.terms)
-
-    @property
     def is_sampled(self) -> bool:
         """Whether it gives a number that the reader samples, and holds within a tolerance only."""
         return self.is_line or any(term.measure is Measure.SHARE for term in self.terms)
 
+    @property
+    def dims(self) -> frozenset[str]:
+        """The dimensions that it depends on."""
+        return frozenset(term.dim for term in self.terms)
+
     def value(self, dims: Dims, config: Config) -> float:
         return self.offset + self.factor * _product(self.terms, dims, config)
-
-
-@dataclass(frozen=True, slots=True)
-class TripRamp:
-    """Trips that grow from block to block along one axis, as under a causal mask.
-
-    Block j of n has max(0, min(tiles of `dim`, ceil((j + 1) * step / width)) + offset) trips. `step` and
-    `width` are parameters of the config. If `backwards`, j counts from the last block.
-    """
-
-    dim: str
-    step: str
-    width: str
-    backwards: bool
-    offset: int
-
-    def values(self, dims: Dims, config: Config) -> list[float]:
-        step, width = config.int(self.step), config.int(self.width)
-        top, blocks = -(-dims[self.dim] // width), -(-dims[self.dim] // step)
-        trips = [float(max(0, min(top, -(-(j + 1) * step // width)) + self.offset)) for j in range(blocks)]
-        return trips[::-1] if self.backwards else trips
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +128,14 @@ def find_law(
     """
     if kind.is_share:
         measure = Measure.SHARE if kind is NumberKind.SHARE else Measure.LEAST
-        shares = [ScalingLaw(terms, full) for terms in _shares(_frozen(scales), measure)]
+        shares = [ScalingLaw(terms, full) for terms in _shares(_frozen(scales, config), measure)]
         fitting = [law for law in shares if agrees(law, samples, config, kind)]
         return min(
             fitting,
             key=lambda law: sum(abs(law.value(s.dims, config) - s.value) for s in samples),
             default=None,
         )
-    candidates = _counts(_frozen(scales))
+    candidates = _counts(_frozen(scales, config))
     for terms in candidates:  # simple laws first, and laws of whole tiles before laws with a fitted factor
         if worst_error(law := ScalingLaw(terms), samples, config) <= EXACT_TOLERANCE:
             return law
@@ -174,13 +147,9 @@ def find_law(
         )
         if shifted is not None:
             return shifted
-    exact = [
-        law
-        for terms in candidates
-        if worst_error(law := _fitted(terms, samples[:1], config), samples, config) <= EXACT_TOLERANCE
-    ]
-    if exact:  # laws of tiles before others: configs differ in their tiles and parts
-        return next((law for law in exact if law.is_of_parts), exact[0])
+    for terms in candidates:
+        if worst_error(law := _fitted(terms, samples[:1], config), samples, config) <= EXACT_TOLERANCE:
+            return law
     inverse = [
         terms
         for terms in candidates
@@ -188,7 +157,9 @@ def find_law(
     ]
     lines = [line for terms in inverse if (line := _line(terms, samples, config))]
     # rows that ordinary stores leave out at an edge
-    shares = [_fitted(terms, samples, config) for terms in _shares(_frozen(scales), Measure.SHARE) if terms]
+    shares = [
+        _fitted(terms, samples, config) for terms in _shares(_frozen(scales, config), Measure.SHARE) if terms
+    ]
     best = min([*lines, *shares], key=lambda law: worst_error(law, samples, config), default=None)
     return best if best is not None and worst_error(best, samples, config) <= SAMPLED_TOLERANCE else None
 
@@ -216,9 +187,6 @@ def refit(
         own = _line(law.terms, samples, config) if len(samples) > 1 else None
     elif law.is_sampled:
         own = _fitted(law.terms, samples, config)
-    elif law.is_of_parts:  # each config has its own number of parts
-        own = _fitted(law.terms, samples[:1], config)
-        own = own if own.is_of_parts or own.factor == 1 else None
     elif law.factor != 1 and kind is NumberKind.SIZE:
         own = _fitted(law.terms, samples[:1], config)
     elif law.factor == 1 and law.terms[0].measure is Measure.TILES and len(law.terms) == 1:
@@ -228,18 +196,6 @@ def refit(
     if own is None or not agrees(own, samples, config, kind):
         return None
     return own
-
-
-def find_ramp(values: Sequence[float], dims: Dims, scales: Scales, config: Config) -> TripRamp | None:
-    """The ramp that gives exactly these trips; None if there is none."""
-    for dim, scale in scales.items():
-        for step, width in itertools.product(scale.tiles, repeat=2):
-            for backwards in (True, False):
-                for offset in range(0, -MAX_OFFSET, -1):
-                    ramp = TripRamp(dim, step, width, backwards, offset)
-                    if ramp.values(dims, config) == list(values):
-                        return ramp
-    return None
 
 
 def agrees(law: ScalingLaw, samples: Sequence[ValueSample], config: Config, kind: NumberKind) -> bool:
@@ -293,8 +249,18 @@ def _fitted(terms: tuple[Term, ...], samples: Sequence[ValueSample], config: Con
     return ScalingLaw(terms, sum(factors) / len(factors))
 
 
-def _frozen(scales: Scales) -> tuple[tuple[str, Scale], ...]:
-    return tuple(scales.items())
+def scales_of(scales: Scales, config: Config) -> Scales:
+    """The scales, with only those parameters that divide tiles in `config`."""
+    return {
+        dim: scale
+        if scale.divided_by and config.int(scale.divided_by, 1) > 1
+        else replace(scale, divided_by="")
+        for dim, scale in scales.items()
+    }
+
+
+def _frozen(scales: Scales, config: Config) -> tuple[tuple[str, Scale], ...]:
+    return tuple(scales_of(scales, config).items())
 
 
 @lru_cache(maxsize=64)
@@ -303,7 +269,10 @@ def _counts(scales: tuple[tuple[str, Scale], ...]) -> tuple[tuple[Term, ...], ..
     options: list[list[Term | None]] = []
     for dim, scale in scales:
         tiled = [
-            Term(measure, dim, tile) for tile in scale.tiles for measure in (Measure.TILES, Measure.PER_TILES)
+            Term(measure, dim, tile, divided_by=divider)
+            for divider in _dividers(scale)
+            for tile in scale.tiles
+            for measure in (Measure.TILES, Measure.PER_TILES)
         ]
         options.append([None, Term(Measure.EXTENT, dim), Term(Measure.PER_EXTENT, dim), *tiled])
     products = [tuple(term for term in terms if term) for terms in itertools.product(*options)]
@@ -318,6 +287,19 @@ def _shares(scales: tuple[tuple[str, Scale], ...], measure: Measure) -> tuple[tu
     def options() -> Iterator[list[Term | None]]:
         for dim, scale in scales:
             boxes = BOX_COUNTS if measure is Measure.LEAST else (1,)
-            yield [None, *(Term(measure, dim, tile, count) for tile in scale.tiles for count in boxes)]
+            yield [
+                None,
+                *(
+                    Term(measure, dim, tile, count, divider)
+                    for divider in _dividers(scale)
+                    for tile in scale.tiles
+                    for count in boxes
+                ),
+            ]
 
     return tuple(tuple(term for term in terms if term) for terms in itertools.product(*options()))
+
+
+def _dividers(scale: Scale) -> tuple[str, ...]:
+    """What may divide the tiles of a dimension: its parameter first, then nothing."""
+    return (scale.divided_by, "") if scale.divided_by else ("",)

@@ -13,10 +13,8 @@ from tilesight.profile.scaling_laws import (
     NumberKind,
     ScalingLaw,
     Term,
-    TripRamp,
     ValueSample,
     find_law,
-    find_ramp,
     refit,
 )
 
@@ -92,14 +90,20 @@ def test_another_config_is_fitted_and_checked_at_one_shape() -> None:
 
 
 def test_each_config_has_its_own_number_of_parts() -> None:
-    law = find_law(samples(lambda d: d["k"] / 32 / 4), SCALES, CONFIG)
+    scales = {**SCALES, "k": Scale(("bk",), (32,), "parts")}
+    four, three = (Config({**CONFIG, "parts": parts}) for parts in (4, 3))
+
+    def trips(parts: int) -> Callable[[dict[str, int]], float]:
+        return lambda d: -(-d["k"] // (32 * parts))
+
+    law = find_law(samples(trips(4)), scales, four)
     assert law is not None
-    other = refit(law, samples(lambda d: d["k"] / 32 / 3, SHAPES[:1]), CONFIG)
-    assert other is not None
-    assert other.value(OTHER, CONFIG) == pytest.approx(OTHER["k"] / 32 / 3)
-    for factor in (2 / 3, 1 / 40):
-        assert refit(law, samples(lambda d, f=factor: d["k"] / 32 * f, SHAPES[:1]), CONFIG) is None
-    assert refit(law, samples(lambda d: d["k"] / 64 if d["m"] < 4000 else 1.0), CONFIG) is None
+    assert refit(law, samples(trips(3), SHAPES[:1]), three) == law
+    assert law.value({**OTHER, "k": 8224}, three) == 86, "257 tiles, three parts of up to 86"
+    assert refit(law, samples(trips(2), SHAPES[:1]), three) is None
+    whole = find_law(samples(lambda d: d["k"] / 32), scales, four)
+    assert whole is not None
+    assert whole.value(OTHER, three) == OTHER["k"] / 32
 
 
 def test_rows_that_stores_leave_out_follow_the_share_of_whole_tiles() -> None:
@@ -126,17 +130,3 @@ def test_a_line_needs_two_shapes() -> None:
     own = refit(line, samples(lambda d: 5 + 900 / d["k"], SHAPES[:2]), CONFIG)
     assert own is not None
     assert own.value(OTHER, CONFIG) == pytest.approx(5 + 900 / 8192)
-
-
-@pytest.mark.parametrize("backwards", [True, False])
-def test_causal_trips_are_a_ramp(backwards: bool) -> None:
-    scales, config = {"s": Scale(("bm", "bn"), (128,))}, Config({"bm": 128, "bn": 96})
-
-    def trips(seq: int) -> list[float]:
-        found = [float(min(-(-seq // 96), -(-(j + 1) * 128 // 96))) for j in range(-(-seq // 128))]
-        return found[::-1] if backwards else found
-
-    ramp = find_ramp(trips(3328), {"s": 3328}, scales, config)
-    assert ramp == TripRamp("s", "bm", "bn", backwards, 0)
-    assert ramp.values({"s": 8192}, config) == trips(8192)
-    assert find_ramp([1.0, 5.0, 2.0], {"s": 3 * 128}, scales, config) is None
