@@ -254,11 +254,13 @@ def test_a_lock_on_the_server_is_waited_for_and_then_named(
 
 def test_two_writes_that_wait_for_each_other_are_both_done(postgres_url: str) -> None:
     """The server aborts one of them, and it is run again."""
-    meeting = threading.Barrier(2, timeout=20)
+    meeting, is_one_done = threading.Barrier(2, timeout=20), threading.Event()
     runs: list[int] = []
 
     def work(first: int, second: int, connection: Connection) -> None:
         runs.append(first)
+        if len(runs) > 2:  # run again: it must not lock a row that the other one still waits for
+            assert is_one_done.wait(timeout=20)
         add = text("INSERT INTO templates (id, name, version) VALUES (:id, 'a', 'b') ON CONFLICT DO NOTHING")
         connection.execute(add, {"id": first})
         if len(runs) <= 2:
@@ -266,11 +268,12 @@ def test_two_writes_that_wait_for_each_other_are_both_done(postgres_url: str) ->
         connection.execute(add, {"id": second})
 
     with open_store(postgres_url, busy_seconds=20) as store:
-        pairs = ((1, 2), (2, 1))
-        threads = [
-            threading.Thread(target=store.database.write, args=(lambda c, pair=pair: work(*pair, c),))
-            for pair in pairs
-        ]
+
+        def write(first: int, second: int) -> None:
+            store.database.write(lambda connection: work(first, second, connection))
+            is_one_done.set()
+
+        threads = [threading.Thread(target=write, args=pair) for pair in ((1, 2), (2, 1))]
         for thread in threads:
             thread.start()
         for thread in threads:
