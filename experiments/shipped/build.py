@@ -280,9 +280,8 @@ def plans_to_ship(
             if known is None or known[0].made <= plan.made:
                 found[plan.name] = plan, text
     if unknown := set(without) - set(found):
-        raise SystemExit(
-            f"no plan has the name {', '.join(sorted(unknown))}; there are {', '.join(sorted(found))}"
-        )
+        names = ", ".join(sorted(unknown))
+        raise SystemExit(f"no plan has the name {names}; `tilesight db plans` lists those that ship")
     return [plan for name, plan in found.items() if name not in without]
 
 
