@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..problem.space import Config
 from .scaling_laws import (
@@ -49,40 +49,50 @@ class TripRamp:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLaw:
-    """A number that follows the turns of blocks that stay, as in a persistent kernel.
+class Turns:
+    """How blocks that stay share out tiles, as in a persistent kernel.
 
     Clusters of `together` blocks take the tiles in turns: cluster c takes the tiles c, c + clusters, and so
-    on. The number is `per_turn` times the turns: those of each block, or those of the first cluster, which
-    has the most.
+    on.
 
     Attributes:
         tiles: their number; with clusters the number of groups of tiles that a cluster takes at once.
         blocks: of the launch.
         together: blocks of a cluster.
-        per_turn: what one turn counts.
-        by_block: whether it is a list with a number for each block.
     """
 
     tiles: ScalingLaw
     blocks: int
     together: int
+
+    def of_blocks(self, dims: Dims, config: Config) -> list[int]:
+        """The number of turns of each block."""
+        tiles, clusters = round(self.tiles.value(dims, config)), self.blocks // self.together
+        return [max(0, -(-(tiles - block // self.together) // clusters)) for block in range(self.blocks)]
+
+    def most(self, dims: Dims, config: Config) -> int:
+        """The number of turns of the first cluster, which has the most."""
+        return -(-round(self.tiles.value(dims, config)) // (self.blocks // self.together))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLaw:
+    """A number that is `per_turn` for each turn: a list of those of all blocks, or that of the first one."""
+
+    turns: Turns
     per_turn: ScalingLaw
     by_block: bool
 
     @property
     def dims(self) -> frozenset[str]:
         """The dimensions that it depends on."""
-        return self.tiles.dims | self.per_turn.dims
+        return self.turns.tiles.dims | self.per_turn.dims
 
     def value(self, dims: Dims, config: Config) -> float | list[float]:
-        turns, one = self.turns(dims, config), self.per_turn.value(dims, config)
-        return [one * count for count in turns] if self.by_block else one * turns[0]
-
-    def turns(self, dims: Dims, config: Config) -> list[int]:
-        """The number of turns of each block."""
-        tiles, clusters = round(self.tiles.value(dims, config)), self.blocks // self.together
-        return [max(0, -(-(tiles - block // self.together) // clusters)) for block in range(self.blocks)]
+        one = self.per_turn.value(dims, config)
+        if not self.by_block:
+            return one * self.turns.most(dims, config)
+        return [one * count for count in self.turns.of_blocks(dims, config)]
 
 
 Law = ScalingLaw | TripRamp | TurnLaw
@@ -117,7 +127,7 @@ def find_turns(
     dims: Sequence[Dims],
     scales: Scales,
     config: Config,
-    like: TurnLaw,
+    turns: Turns,
     known: ScalingLaw | None = None,
 ) -> TurnLaw | None:
     """The law of a number that follows the turns, None if it does not.
@@ -127,11 +137,10 @@ def find_turns(
         dims: of the samples: one if the law of one turn is `known`, else three.
         scales: the dimensions that may scale, with their tiles.
         config: of the samples.
-        like: a law with these tiles and blocks.
+        turns: of the blocks.
         known: the law of one turn of another config of the same structure.
     """
-    law = replace(like, by_block=isinstance(values[0], list))
-    one_turn = [_one_turn(value, law.turns(d, config)) for value, d in zip(values, dims, strict=True)]
+    one_turn = [_one_turn(value, turns.of_blocks(d, config)) for value, d in zip(values, dims, strict=True)]
     samples = [ValueSample(d, one) for d, one in zip(dims, one_turn, strict=True) if one is not None]
     if len(samples) < len(values):
         return None
@@ -144,7 +153,7 @@ def find_turns(
     else:
         first = samples[0].value
         per_turn = ScalingLaw((), first) if all(s.value == first for s in samples) else None
-    return None if per_turn is None else replace(law, per_turn=per_turn)
+    return None if per_turn is None else TurnLaw(turns, per_turn, isinstance(values[0], list))
 
 
 def _one_turn(value: float | list[float], turns: Sequence[int]) -> float | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..problem.space import Config
-from .block_laws import Law, TripRamp, TurnLaw, find_ramp, find_turns, tile_counts
+from .block_laws import Law, TripRamp, TurnLaw, Turns, find_ramp, find_turns, tile_counts
 from .parametric import Laws, ParametricProfile, ProfileSample, Refusal
 from .scaling_laws import Dims, NumberKind, ScalingLaw, ValueSample, find_law, refit
 from .shape_class import ShapeClass
@@ -122,14 +122,11 @@ class LawInference:
 
     def _find_laws(self, config: Config, trees: Sequence[Tree], dims: Sequence[Dims]) -> Laws | None:
         leaves = [dict(leaves_of(tree, ())) for tree in trees]
-        turns = self._find_turn_laws(config, trees[0], leaves, dims)
-        if turns is None:
+        turn_laws = self._find_turn_laws(config, trees[0], leaves, dims)
+        if turn_laws is None:
             return None
-        laws: dict[Path, Law] = {}
-        for path in leaves[0]:
-            if path in turns:
-                laws[path] = turns[path]
-                continue
+        laws: dict[Path, Law] = {**turn_laws}
+        for path in (path for path in leaves[0] if path not in turn_laws):
             values = [found[path] for found in leaves]
             kind, full = _number_kind(trees[0], path)
             if all(value == values[0] for value in values) and (not kind.is_share or values[0] == full):
@@ -152,9 +149,9 @@ class LawInference:
             if not any(path[-1] == "turns" for path in paths):
                 continue
             for tiles in tile_counts(self.shape_class.template.scales, config):
-                like = _turn_law(tiles, kernel)
+                turns = _turns(tiles, kernel)
                 laws = {
-                    path: find_turns([of[path] for of in leaves], dims, self.shape_class.free, config, like)
+                    path: find_turns([of[path] for of in leaves], dims, self.shape_class.free, config, turns)
                     for path in paths
                 }
                 good = {path: law for path, law in laws.items() if law is not None}
@@ -195,8 +192,8 @@ class LawInference:
             if isinstance(law, TripRamp):
                 own = self._find_ramp(values, dims, config)
             elif isinstance(law, TurnLaw):
-                like = _turn_law(law.tiles, trees[0][path[0]])
-                own = find_turns(values, dims, self.shape_class.free, config, like, law.per_turn)
+                turns = _turns(law.turns.tiles, trees[0][path[0]])
+                own = find_turns(values, dims, self.shape_class.free, config, turns, law.per_turn)
             else:
                 own = refit(law, _value_samples(values, dims), config, kind, full)
             if own is None or (path[1] == "grid" and own != law):
@@ -238,9 +235,9 @@ def _follows_turns(path: Path, value: Leaf) -> bool:
     return isinstance(value, list) or path[-1] == "turns" or is_modulus
 
 
-def _turn_law(tiles: ScalingLaw, kernel: Tree) -> TurnLaw:
-    """A law of the turns of the blocks of `kernel`."""
-    return TurnLaw(tiles, math.prod(kernel["grid"]), kernel.get("cluster", 1), ScalingLaw(()), by_block=False)
+def _turns(tiles: ScalingLaw, kernel: Tree) -> Turns:
+    """The turns in which the blocks of `kernel` take that many tiles."""
+    return Turns(tiles, math.prod(kernel["grid"]), kernel.get("cluster", 1))
 
 
 def _value_samples(values: Sequence[Leaf], dims: Sequence[Dims]) -> list[ValueSample]:

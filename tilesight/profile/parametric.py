@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from ..problem.space import Config
-from .block_laws import Law, TripRamp, TurnLaw
+from .block_laws import Law, TripRamp, TurnLaw, Turns
 from .scaling_laws import Dims, Measure, ScalingLaw, Term
 from .tree import Leaf, Path, Tree, changed, maker, part_at
 from .values import KernelProfile
@@ -141,7 +141,7 @@ class ParametricProfile:
             least = 1 if is_divisor or self._is_dynamic(law) else 2
             return not isinstance(value, list) and _is_whole(value) and round(value) >= least
         if "trips" in path:
-            if isinstance(law, TurnLaw) and law.tiles.dims & set(self.dynamic):
+            if isinstance(law, TurnLaw) and law.turns.tiles.dims & set(self.dynamic):
                 # the loop over turns stays whatever their number, and the loop within a turn matters
                 one_turn = law.per_turn
                 if not one_turn.terms:
@@ -208,8 +208,8 @@ def _plain_law(law: Law) -> list[Any]:
     if isinstance(law, ScalingLaw):
         return ["rule", [_plain_term(term) for term in law.terms], law.factor, law.offset]
     if isinstance(law, TurnLaw):
-        tiles, per_turn = _plain_law(law.tiles), _plain_law(law.per_turn)
-        return ["turns", tiles, law.blocks, law.together, per_turn, law.by_block]
+        tiles, per_turn = _plain_law(law.turns.tiles), _plain_law(law.per_turn)
+        return ["turns", tiles, law.turns.blocks, law.turns.together, per_turn, law.by_block]
     return ["ramp", law.dim, law.step, law.width, law.backwards, law.offset]
 
 
@@ -222,8 +222,8 @@ def _read_law(parts: list[Any]) -> Law:
     if parts[0] == "rule":
         return _read_scaling_law(parts)
     if parts[0] == "turns":
-        tiles, per_turn = _read_scaling_law(parts[1]), _read_scaling_law(parts[4])
-        return TurnLaw(tiles, int(parts[2]), int(parts[3]), per_turn, bool(parts[5]))
+        turns = Turns(_read_scaling_law(parts[1]), int(parts[2]), int(parts[3]))
+        return TurnLaw(turns, _read_scaling_law(parts[4]), bool(parts[5]))
     return TripRamp(parts[1], parts[2], parts[3], parts[4], parts[5])
 
 

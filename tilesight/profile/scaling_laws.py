@@ -46,7 +46,7 @@ class Term:
         extent = dims[self.dim]
         if not self.tile:
             return 1 / extent if self.measure is Measure.PER_EXTENT else extent
-        tile = config.int(self.tile) * (max(1, config.int(self.divided_by, 1)) if self.divided_by else 1)
+        tile = config.int(self.tile) * max(1, config.int(self.divided_by, 1))
         tiles = -(-extent // tile)
         if self.measure is Measure.SHARE:
             return extent / (tiles * tile)
@@ -252,9 +252,7 @@ def _fitted(terms: tuple[Term, ...], samples: Sequence[ValueSample], config: Con
 def scales_of(scales: Scales, config: Config) -> Scales:
     """The scales, with only those parameters that divide tiles in `config`."""
     return {
-        dim: scale
-        if scale.divided_by and config.int(scale.divided_by, 1) > 1
-        else replace(scale, divided_by="")
+        dim: scale if config.int(scale.divided_by, 1) > 1 else replace(scale, divided_by="")
         for dim, scale in scales.items()
     }
 
@@ -270,8 +268,7 @@ def _counts(scales: tuple[tuple[str, Scale], ...]) -> tuple[tuple[Term, ...], ..
     for dim, scale in scales:
         tiled = [
             Term(measure, dim, tile, divided_by=divider)
-            for divider in _dividers(scale)
-            for tile in scale.tiles
+            for tile, divider in _tilings(scale)
             for measure in (Measure.TILES, Measure.PER_TILES)
         ]
         options.append([None, Term(Measure.EXTENT, dim), Term(Measure.PER_EXTENT, dim), *tiled])
@@ -287,19 +284,12 @@ def _shares(scales: tuple[tuple[str, Scale], ...], measure: Measure) -> tuple[tu
     def options() -> Iterator[list[Term | None]]:
         for dim, scale in scales:
             boxes = BOX_COUNTS if measure is Measure.LEAST else (1,)
-            yield [
-                None,
-                *(
-                    Term(measure, dim, tile, count, divider)
-                    for divider in _dividers(scale)
-                    for tile in scale.tiles
-                    for count in boxes
-                ),
-            ]
+            tiled = (Term(measure, dim, tile, n, divider) for tile, divider in _tilings(scale) for n in boxes)
+            yield [None, *tiled]
 
     return tuple(tuple(term for term in terms if term) for terms in itertools.product(*options()))
 
 
-def _dividers(scale: Scale) -> tuple[str, ...]:
-    """What may divide the tiles of a dimension: its parameter first, then nothing."""
-    return (scale.divided_by, "") if scale.divided_by else ("",)
+def _tilings(scale: Scale) -> list[tuple[str, str]]:
+    """Parameters that tile a dimension, each with that which divides the tiles; then without it."""
+    return [(tile, divider) for divider in dict.fromkeys((scale.divided_by, "")) for tile in scale.tiles]

@@ -6,7 +6,7 @@ import pytest
 
 from tilesight.problem.space import Config
 from tilesight.problem.template import Scale
-from tilesight.profile.block_laws import TripRamp, TurnLaw, find_ramp, find_turns, tile_counts
+from tilesight.profile.block_laws import TripRamp, TurnLaw, Turns, find_ramp, find_turns, tile_counts
 from tilesight.profile.scaling_laws import Measure, ScalingLaw, Term
 
 SCALES = {
@@ -35,8 +35,7 @@ def turns(dims: dict[str, int]) -> list[int]:
 
 def law_of(values: list[float | list[float]]) -> TurnLaw | None:
     for tiles in tile_counts(SCALES, CONFIG):
-        like = TurnLaw(tiles, BLOCKS, PAIR, ScalingLaw(()), by_block=False)
-        found = find_turns(values, SHAPES, SCALES, CONFIG, like)
+        found = find_turns(values, SHAPES, SCALES, CONFIG, Turns(tiles, BLOCKS, PAIR))
         if found is not None:
             return found
     return None
@@ -79,18 +78,18 @@ def test_another_config_is_checked_at_one_shape() -> None:
     assert found is not None
     longer = [count * SHAPES[0]["k"] / 64 for count in turns(SHAPES[0])]
     other = Config({**CONFIG, "bk": 64})
-    again = find_turns([longer], SHAPES[:1], SCALES, other, found, found.per_turn)
+    again = find_turns([longer], SHAPES[:1], SCALES, other, found.turns, found.per_turn)
     assert again is not None
     assert again.value(SHAPES[1], other) == [count * SHAPES[1]["k"] / 64 for count in turns(SHAPES[1])]
     late = [*longer[:-1], longer[-1] + 1]
-    assert find_turns([late], SHAPES[:1], SCALES, other, found, found.per_turn) is None
+    assert find_turns([late], SHAPES[:1], SCALES, other, found.turns, found.per_turn) is None
     fixed = find_turns(
-        [[3.0 * count for count in turns(dims)] for dims in SHAPES], SHAPES, SCALES, CONFIG, found
+        [[3.0 * count for count in turns(dims)] for dims in SHAPES], SHAPES, SCALES, CONFIG, found.turns
     )
     assert fixed is not None
     assert fixed.per_turn == ScalingLaw((), 3.0)
     own = find_turns(
-        [[5.0 * count for count in turns(SHAPES[0])]], SHAPES[:1], SCALES, CONFIG, fixed, fixed.per_turn
+        [[5.0 * count for count in turns(SHAPES[0])]], SHAPES[:1], SCALES, CONFIG, fixed.turns, fixed.per_turn
     )
     assert own is not None
     assert own.per_turn == ScalingLaw((), 5.0), "each config has its own"
