@@ -192,7 +192,7 @@ def plan_run(given: argparse.Namespace, processes: int) -> PlanRun:
         sister=given.sister,
         workers=given.workers or max(1, available_cores() // processes),
         sizes=given.shapes,
-        kernels=given.kernels,
+        kernels=tuple(given.kernels),
         limits=replace(LIMITS, explore=given.explore, listed=given.listed, measure=given.measure),
         plan_s=given.plan_s,
         end=time.time() + given.limit_s,
@@ -376,7 +376,13 @@ def main() -> None:
         step.add_argument("--only", default="", help="models, by commas [default: all]")
         step.add_argument("--layout", default="nn", help="of the operands, as the operator's attribute")
         step.add_argument("--shapes", type=int, default=16, help="sampled sizes of a plan")
-        step.add_argument("--kernels", type=int, default=8, help="of a plan, at most")
+        step.add_argument(
+            "--kernels",
+            type=int,
+            nargs="+",
+            default=[8, 12],
+            help="of a plan, at most; each next if the last loses much",
+        )
         step.add_argument("--explore", type=int, default=LIMITS.explore, help="configs that are lowered")
         step.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
         step.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")

@@ -50,6 +50,7 @@ LIMITS = PlanLimits(explore=192, promising=24, listed=16, measure=8, compare=4)
 # the search, times of configs whose profiles follow no laws are interpolated
 PROMISING = 8
 CHOSEN = 26  # configs that a call without a GPU chooses
+MOST_LOSS = 0.13  # the largest expected loss at any size of a plan that ships
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class PlanRun:
         layers: databases of earlier calls.
         workers: of each process.
         sizes: sampled sizes of a plan.
-        kernels: of a plan, at most.
+        kernels: of a plan, at most: the second number if the first leaves an expected loss above
+            `MOST_LOSS`, and so on.
         limits: how far a plan goes.
         plan_s: seconds of a plan, at most.
         end: of the call, by `time.time`.
@@ -90,7 +92,7 @@ class PlanRun:
     layers: tuple[str, ...]
     workers: int
     sizes: int
-    kernels: int
+    kernels: tuple[int, ...]
     limits: PlanLimits
     plan_s: float
     end: float
@@ -173,7 +175,7 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
             return CachingExecutor(executor, ProfileCache(profiles))
 
         executor, model = None, default_model()
-        while (left := run.end - time.time()) > LEAST_S:
+        while run.end - time.time() > LEAST_S:
             try:
                 job = queue.get(timeout=1.0)
             except Empty:
@@ -187,9 +189,9 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
             try:
                 caching = partial(with_new_cache, executor)
                 problem = problem_of(job, placement, model)
-                plan = partial(find_plan, problem, model, caching, measured, run, left)
+                plan = partial(find_plan, problem, model, caching, measured, run)
                 if run.measures:
-                    said = make_plan(job, plan, run, left, Lines(say), model.version)
+                    said = make_plan(job, plan, run, Lines(say), model.version)
                 else:
                     said = lower_candidates(job, plan, run, Lines(say), model.version)
             except TileSightError as error:
@@ -199,7 +201,7 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
 
 def lower_candidates(
     job: PlanJob,
-    plan: Callable[[Observer, GivenConfigs | None], PlanResult],
+    plan: Callable[[Observer, GivenConfigs | None, int], PlanResult],
     run: PlanRun,
     observer: Observer,
     model: str,
@@ -210,31 +212,40 @@ def lower_candidates(
     """
     lowered = Lowered()
     given = given_configs(job, run.folders, run.sister) if run.sister else None
-    found = plan(Observers((observer, lowered)), given)
+    found = plan(Observers((observer, lowered)), given, run.kernels[0])
     write_candidates(run.out, job.name, found.listed, model)
     return f"lowered {lowered.count}; {summary(found)}"
 
 
 def make_plan(
     job: PlanJob,
-    plan: Callable[[Observer, GivenConfigs | None], PlanResult],
+    plan: Callable[[Observer, GivenConfigs | None, int], PlanResult],
     run: PlanRun,
-    left: float,
     observer: Observer,
     model: str,
 ) -> str:
-    """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it."""
+    """Make a plan, with more kernels if few are not enough, and write its table. Returns what is to be said
+    of it."""
     from tilesight.dispatch.table.table_file import write_table
 
-    found = plan(observer, given_configs(job, run.folders, run.sister, model))
-    said = summary(found)
-    if found.is_cut and left < run.plan_s:
-        return f"no table, the limit came first ({said})"
-    if found.is_measured:
-        write_table(found.table, run.out / job.name)
-        note = {"table": job.name, "made": f"{datetime.now(UTC):%Y-%m-%d}", "summary": said}
+    given = given_configs(job, run.folders, run.sister, model)
+    table, said = None, "no table"
+    for kernels in run.kernels:
+        left = run.end - time.time()
+        found = plan(observer, given, kernels)  # with more kernels, what is measured is recalled
+        if found.is_cut and left < run.plan_s:
+            said = f"{said}, the limit came first ({summary(found)})"
+            break
+        said = summary(found)
+        if found.is_measured:
+            table, note = found.table, said
+        if found.expected_worst <= MOST_LOSS:
+            break
+    if table is not None:
+        write_table(table, run.out / job.name)
+        made = {"table": job.name, "made": f"{datetime.now(UTC):%Y-%m-%d}", "summary": note}
         with (run.out / MADE).open("a") as file:
-            file.write(json.dumps(note) + "\n")
+            file.write(json.dumps(made) + "\n")
     return said
 
 
@@ -259,22 +270,22 @@ def find_plan(
     caching: Callable[[], CachingExecutor],
     measured: Store,
     run: PlanRun,
-    left: float,
     observer: Observer,
     given: GivenConfigs | None,
+    kernels: int,
 ) -> PlanResult:
-    """Plan, in `left` seconds at most if it measures. Without `given` configs it explores."""
+    """Plan, until the end of the call if it measures. Without `given` configs it explores."""
     from tilesight.planner.plan_options import PlanOptions
     from tilesight.planner.planner import Planner
     from tilesight.planner.record_sessions import PlanRecorder
     from tilesight.records.session import Effort
 
     # a plan of lowerings alone has no share of time for them
-    budget_s = min(run.plan_s, left) if run.measures else None
+    budget_s = min(run.plan_s, run.end - time.time()) if run.measures else None
     limits = run.limits if run.measures else replace(run.limits, measure=0)
     if not run.measures and given is None:
         limits = replace(limits, promising=min(PROMISING, limits.promising))
-    options = PlanOptions(run.kernels, run.sizes, Effort.QUICK, budget_s)
+    options = PlanOptions(kernels, run.sizes, Effort.QUICK, budget_s)
     session_options = options.session_options(problem.vary)
     recorder = PlanRecorder(problem, measured, options.effort, options.seed, session_options)
     observer.started(problem.label)

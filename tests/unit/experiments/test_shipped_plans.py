@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -98,7 +99,6 @@ class Line:
         out.mkdir()
         self._plans, self.executor = plans, Lowering()
         self.devices: tuple[Device, ...] = ()
-        self.left = 0.0
         self.run = plans.PlanRun(
             out=out,
             layers=tuple(str(path) for folder in have for path in sorted(folder.glob("*.db"))),
@@ -106,7 +106,7 @@ class Line:
             sister=sister,
             workers=1,
             sizes=4,
-            kernels=2,
+            kernels=(2,),
             limits=LIMITS,
             plan_s=0.0,  # it is the limit of plans that measure
             end=0.0,
@@ -128,7 +128,7 @@ class Line:
             model = Model()
             placement = Placement(locate(target, measures=False).target, self.devices)
             problem = plans.problem_of(job, placement, model)
-            return work(job, partial(plans.find_plan, problem, model, caching, measured, run, self.left))
+            return work(job, partial(plans.find_plan, problem, model, caching, measured, run))
 
     def lower(self, target: str = "h200") -> str:
         """What `build.py lower` does for one plan."""
@@ -140,7 +140,9 @@ class Line:
         """A plan as the machine with the GPU begins it, without its measurements."""
         found: PlanResult = self.call(
             lambda job, plan: plan(
-                Observer(), self._plans.given_configs(job, self.run.folders, self.run.sister, Model.version)
+                Observer(),
+                self._plans.given_configs(job, self.run.folders, self.run.sister, Model.version),
+                self.run.kernels[0],
             ),
             target,
         )
@@ -240,13 +242,24 @@ def test_kernels_of_a_shipped_plan_of_a_similar_chip(plans: ModuleType, tmp_path
     assert len(given.configs) == shipped.kernels + 1
 
 
-def test_a_measured_plan_of_chosen_configs_writes_its_table(plans: ModuleType, tmp_path: Path) -> None:
+def measuring(plans: ModuleType, tmp_path: Path, *kernels: int) -> Line:
+    """A plan that measures the configs that were lowered in the folder `here`."""
     Line(plans, tmp_path / "here").lower()
     there = Line(plans, tmp_path / "there", tmp_path / "here")
-    there.run = replace(there.run, measures=True, plan_s=1e6, limits=replace(LIMITS, compare=0))
-    card = Device("NVIDIA H200", "GPU-0", "1", "cuda", 0, 1 << 37)
-    there.devices, there.left = (card,), 1e6
-    said = there.call(lambda job, plan: plans.make_plan(job, plan, there.run, 1e6, Observer(), Model.version))
+    end, limits = time.time() + 1e6, replace(LIMITS, compare=0)
+    there.run = replace(there.run, measures=True, end=end, plan_s=1e6, limits=limits, kernels=kernels)
+    there.devices = (Device("NVIDIA H200", "GPU-0", "1", "cuda", 0, 1 << 37),)
+    return there
+
+
+def make(plans: ModuleType, there: Line) -> str:
+    said: str = there.call(lambda job, plan: plans.make_plan(job, plan, there.run, Observer(), Model.version))
+    return said
+
+
+def test_a_measured_plan_of_chosen_configs_writes_its_table(plans: ModuleType, tmp_path: Path) -> None:
+    there = measuring(plans, tmp_path, 2)
+    said = make(plans, there)
     table = json.loads((tmp_path / "there" / NAME).read_text())
     chosen = plans.candidates.chosen_configs([tmp_path / "here"], NAME)
     assert {Config(kernel) for kernel in table["kernels"]} <= set(chosen)
@@ -255,3 +268,19 @@ def test_a_measured_plan_of_chosen_configs_writes_its_table(plans: ModuleType, t
     assert "measured" in said
     [note] = (tmp_path / "there" / plans.MADE).read_text().splitlines()
     assert json.loads(note)["table"] == NAME
+
+
+@pytest.mark.parametrize("few_are_enough", [True, False])
+def test_a_plan_that_loses_much_is_made_with_more_kernels(
+    plans: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_are_enough: bool
+) -> None:
+    monkeypatch.setattr(plans, "MOST_LOSS", 1e9 if few_are_enough else -1.0)
+    there = measuring(plans, tmp_path, 1, 3)
+    said = make(plans, there)
+    table = json.loads((tmp_path / "there" / NAME).read_text())
+    assert (len(table["kernels"]) == 1) == few_are_enough
+    assert f"kernels {len(table['kernels'])}" in said
+    recalled = int(said.split("recalled ")[1].split(",")[0])
+    assert (recalled == 0) == few_are_enough, "what was measured is not measured again"
+    [note] = (tmp_path / "there" / plans.MADE).read_text().splitlines()
+    assert json.loads(note) == {"table": NAME, "made": json.loads(note)["made"], "summary": said}
