@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +20,7 @@ from tilesight.executor.ray import RayExecutor
 from tilesight.executor.ray.artifacts import Artifact, key_of, pack, stored_at, unpack
 from tilesight.executor.ray.common_software import CommonSoftware, refusal
 from tilesight.executor.ray.node_facts import NodeFacts, collect_facts, versions
+from tilesight.executor.ray.ray_connection import RayConnection
 from tilesight.machine.devices import Device, cpu_identity
 from tilesight.machine.toolchain import BUILD_VERSION, software_versions
 from tilesight.target.spec import load_target
@@ -161,3 +167,45 @@ def test_ray_is_imported_only_with_a_cluster() -> None:
     code = f"{imports}\nprint({{'ray', 'torch', 'tilelang'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def connected_to(
+    monkeypatch: pytest.MonkeyPatch, head: socket.socket, nodes: Callable[[], Any]
+) -> RayConnection:
+    """A connection whose Ray lists what `nodes` returns; the head listens at that socket."""
+    address = ":".join(map(str, head.getsockname()))
+    context = SimpleNamespace(gcs_address=address)
+    ray = SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: context, nodes=nodes)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("tilesight.executor.ray.ray_connection.HEAD_TIMEOUT_S", 0.05)
+    return RayConnection(address)
+
+
+def test_a_head_that_dies_during_a_request_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        connection = connected_to(monkeypatch, head, never.wait)
+        with pytest.raises(ToolchainError, match=r"its head is gone: it did not list its nodes in 0\.05 s"):
+            connection.node_rows()
+    never.set()
+
+
+def test_an_error_of_the_request_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ConnectionError("refused")
+
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        with pytest.raises(ConnectionError, match="refused"):
+            connected_to(monkeypatch, head, fails).node_rows()
+        rows = [{"NodeID": "a", "Alive": True}]
+        assert connected_to(monkeypatch, head, lambda: rows).node_rows() == rows
+
+
+def test_a_head_that_is_not_there_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        connection = connected_to(monkeypatch, head, list)
+        assert connection.node_rows() == []
+    assert connection.node_rows() is None
+    monkeypatch.setattr("tilesight.executor.ray.ray_connection.HEAD_TIMEOUT_S", 0.0)
+    with pytest.raises(ToolchainError, match="its head is gone"):
+        connection.node_rows()

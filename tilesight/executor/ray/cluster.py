@@ -127,9 +127,10 @@ class Cluster:
             self._receive_facts(0)
             return
         self._refreshed_at = time.monotonic()
-        if not self.connection.has_head():
+        rows = self.connection.node_rows()
+        if rows is None:
             return
-        alive = {row["NodeID"]: row for row in self.connection.ray.nodes() if row["Alive"]}
+        alive = {row["NodeID"]: row for row in rows if row["Alive"]}
         for gone in [node for id, node in self.nodes.items() if id not in alive]:
             self.remove(gone)
         for id, row in alive.items():

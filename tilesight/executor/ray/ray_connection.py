@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...errors import ToolchainError, headline
@@ -57,13 +58,17 @@ class RayConnection:
             with suppress(Exception), _keep_sigterm_handler():  # the cluster may be gone
                 self.ray.shutdown()
 
-    def has_head(self) -> bool:
-        """Whether the cluster's head answers now.
+    def node_rows(self) -> list[dict[str, Any]] | None:
+        """Ray's rows of all nodes; None if the cluster's head does not answer now.
 
         Raises `ToolchainError` after half a minute without an answer.
         """
         if "://" in self.address:
-            return True  # errors of the proxy show it
+            rows: list[dict[str, Any]] = self.ray.nodes()
+            return rows  # errors of the proxy show a loss
+        return self._requested_rows() if self._has_head() else None
+
+    def _has_head(self) -> bool:
         try:
             host, port = _parts(str(self.ray.get_runtime_context().gcs_address))
             socket.create_connection((host, int(port)), 2.0).close()
@@ -74,6 +79,27 @@ class RayConnection:
             return False
         self._unreachable_since = None
         return True
+
+    def _requested_rows(self) -> list[dict[str, Any]]:
+        """The rows, requested by a thread: a head that dies meanwhile leaves the request waiting until Ray
+        ends this process."""
+        answers: SimpleQueue[Any] = SimpleQueue()
+
+        def request() -> None:
+            try:
+                answers.put(self.ray.nodes())
+            except Exception as error:  # raised by the thread that waits
+                answers.put(error)
+
+        threading.Thread(target=request, daemon=True).start()
+        try:
+            answer = answers.get(timeout=HEAD_TIMEOUT_S)
+        except Empty:
+            raise self._lost(TimeoutError(f"it did not list its nodes in {HEAD_TIMEOUT_S:g} s")) from None
+        if isinstance(answer, Exception):
+            raise answer
+        rows: list[dict[str, Any]] = answer
+        return rows
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
