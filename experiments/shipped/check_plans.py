@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "plan"))
 
+from build import find_places
 from held_out import COLUMNS, Contest, held_out, rows_of, with_other_tiles
 from models import shapes
 from plans import LEAST_S, LIMITS, VARY, PlanJob, PlanRun, run_all
 
 import tilesight
-from build import find_places
 from tilesight.costmodel import default_model
 from tilesight.dispatch.table.table_file import read_table
 from tilesight.executor.local import LocalExecutor
