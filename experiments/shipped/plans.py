@@ -229,7 +229,7 @@ def make_plan(
     from tilesight.dispatch.table.table_file import write_table
 
     given = given_configs(job, run.folders, run.sister, model)
-    table, said = None, "no table"
+    made, said = None, "no table"
     for kernels in run.kernels:
         left = run.end - time.time()
         found = plan(observer, given, kernels)  # with more kernels, what is measured is recalled
@@ -238,14 +238,14 @@ def make_plan(
             break
         said = summary(found)
         if found.is_measured:
-            table, note = found.table, said
+            made = found
         if found.expected_worst <= MOST_LOSS:
             break
-    if table is not None:
-        write_table(table, run.out / job.name)
-        made = {"table": job.name, "made": f"{datetime.now(UTC):%Y-%m-%d}", "summary": note}
+    if made is not None:
+        write_table(made.table, run.out / job.name)
+        note = {"table": job.name, "made": f"{datetime.now(UTC):%Y-%m-%d}", "summary": summary(made)}
         with (run.out / MADE).open("a") as file:
-            file.write(json.dumps(made) + "\n")
+            file.write(json.dumps(note) + "\n")
     return said
 
 
