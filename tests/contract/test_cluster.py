@@ -268,6 +268,18 @@ def test_a_head_that_dies_ends_the_run(nodes: Nodes, monkeypatch: pytest.MonkeyP
         Queue([LowerJob(candidate())], follow).run(executor)
 
 
+def test_a_head_that_dies_during_a_request_is_lost(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes.ready(1)
+    connection = RayConnection(nodes.cluster.address)
+    assert {row["NodeID"] for row in connection.node_rows() or ()} >= {node.node_id for node in nodes.nodes}
+    monkeypatch.setattr("tilesight.executor.ray.ray_connection.HEAD_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(RayConnection, "_has_head", lambda _: True)  # it answered just before
+    os.kill(nodes.head.pid, signal.SIGKILL)
+    nodes.head.wait()
+    with pytest.raises(ToolchainError, match="its head is gone"), connection.guarded():
+        connection.node_rows()
+
+
 class NotesVisibleGpus(ScaleTemplate):
     """Writes the visible GPUs of the process that unpickles it to a file."""
 

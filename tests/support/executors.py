@@ -174,11 +174,7 @@ def start_cluster() -> Any:
             "num_cpus": 0,
             "include_dashboard": False,
             "object_store_memory": 80 << 20,
-            "_system_config": {
-                **{f"health_check_{name}": value for name, value in health.items()},
-                # a request that a head left unanswered ends this process that much later, else after 60 s
-                "gcs_rpc_server_reconnect_timeout_s": 3600,
-            },
+            "_system_config": {f"health_check_{name}": value for name, value in health.items()},
         },
     )
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...errors import ToolchainError, headline
@@ -19,7 +18,7 @@ from ...extras import missing_extra
 from ...settings import available_cores
 
 CONNECT_S = 10.0
-HEAD_TIMEOUT_S = 30.0  # after 60 s without a head Ray ends this process at once
+HEAD_TIMEOUT_S = 30.0
 OBJECT_STORE_BYTES = 256 << 20  # of a local cluster: built libraries are small
 
 
@@ -61,7 +60,8 @@ class RayConnection:
     def node_rows(self) -> list[dict[str, Any]] | None:
         """Ray's rows of all nodes; None if the cluster's head does not answer now.
 
-        Raises `ToolchainError` after half a minute without an answer.
+        Without an answer in `HEAD_TIMEOUT_S` it raises `ToolchainError`, or an error of Ray that `guarded`
+        turns into one.
         """
         if "://" in self.address:
             rows: list[dict[str, Any]] = self.ray.nodes()
@@ -81,25 +81,22 @@ class RayConnection:
         return True
 
     def _requested_rows(self) -> list[dict[str, Any]]:
-        """The rows, requested by a thread: a head that dies meanwhile leaves the request waiting until Ray
-        ends this process."""
-        answers: SimpleQueue[Any] = SimpleQueue()
+        """What `ray.nodes()` lists of each node, requested with a limit of time, which that function lacks.
 
-        def request() -> None:
-            try:
-                answers.put(self.ray.nodes())
-            except Exception as error:  # raised by the thread that waits
-                answers.put(error)
+        A request without one that waits for a dead head makes Ray end this process after a minute.
+        """
+        from ray.core.generated.gcs_pb2 import GcsNodeInfo
 
-        threading.Thread(target=request, daemon=True).start()
-        try:
-            answer = answers.get(timeout=HEAD_TIMEOUT_S)
-        except Empty:
-            raise self._lost(TimeoutError(f"it did not list its nodes in {HEAD_TIMEOUT_S:g} s")) from None
-        if isinstance(answer, Exception):
-            raise answer
-        rows: list[dict[str, Any]] = answer
-        return rows
+        client = self.ray._private.worker.global_worker.gcs_client
+        return [
+            {
+                "NodeID": node.node_id.hex(),
+                "Alive": node.state == GcsNodeInfo.GcsNodeState.ALIVE,
+                "NodeManagerHostname": node.node_manager_hostname,
+                "Resources": dict(node.resources_total),
+            }
+            for node in client.get_all_node_info(timeout=HEAD_TIMEOUT_S).values()
+        ]
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
