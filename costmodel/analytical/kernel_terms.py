@@ -25,7 +25,7 @@ from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
 from .schedule import last_wave, list_makespan, uniform_makespan
-from .spills import loaded_beyond_l2, local_bytes, local_footprint, written_beyond_l2
+from .spills import loaded_beyond_l2, local_footprint, local_moves, written_beyond_l2
 from .tiles import trips_in_launch_order
 from .traffic import Traffic, atomic_us, traffic
 
@@ -385,10 +385,16 @@ class KernelTerms:
         for role in self._timed_roles():
             for phase in role.phases:
                 footprint = local_footprint(role, phase, known) * self.resident * cores
-                moved = local_bytes(self.profile, role, phase, known) * phase.trips.mean * self.profile.blocks
-                loaded += loaded_beyond_l2(moved, footprint, capacity)
+                moved = local_moves(self.profile, role, phase, known)
+                times = phase.trips.mean * self.profile.blocks
+                loaded += loaded_beyond_l2(moved.fresh_loaded * times, footprint, capacity)
                 # an iteration stores to the addresses of the one before it
-                written += written_beyond_l2(moved, footprint, beside / max(1.0, phase.trips.mean), capacity)
+                written += written_beyond_l2(
+                    moved.fresh_stored * times,
+                    footprint,
+                    beside / max(1.0, phase.trips.mean),
+                    capacity,
+                )
         return loaded + max(0.0, written - capacity)  # the last stores stay in L2 when the kernel ends
 
     def _wavefronts(self, work: Work) -> float:

@@ -29,8 +29,9 @@ from .spills import (
     loaded_beyond_core,
     local_bytes,
     local_footprint,
+    local_moves,
+    missing_share,
     serial_cycles,
-    stored_bytes,
 )
 from .unrolling import iterations_joined
 
@@ -134,12 +135,19 @@ class PhaseParts:
     together: float  # in which every group of warps of the resident blocks has had its round
     supply: float  # shortest period that loads allow
     spills: float
+    rewriting: float  # stores to elements of local arrays that were just stored; they drain beside the rest
 
     def period(self, resident: float, overlap_norm: float) -> float:
         """Cycles of one iteration."""
-        units = [getattr(self.need, r) * resident for r in RESOURCES]
         # matrix work cannot continue while its accumulators are spilled
-        return p_norm([*units, self.together, self.supply], overlap_norm) + self.spills
+        return p_norm([*self._beside(resident), self.rewriting], overlap_norm) + self.spills
+
+    def local(self, resident: float, overlap_norm: float) -> float:
+        """The part of the period in which only local memory is used."""
+        return self.period(resident, overlap_norm) - p_norm(self._beside(resident), overlap_norm)
+
+    def _beside(self, resident: float) -> list[float]:
+        return [*(getattr(self.need, r) * resident for r in RESOURCES), self.together, self.supply]
 
     def bound(self, resident: float) -> str:
         """The largest lower bound of the period."""
@@ -148,7 +156,7 @@ class PhaseParts:
             name: busiest * resident,
             "dependency chain": self.together,
             "load latency": self.supply,
-            "spills": self.spills,
+            "spills": self.spills + self.rewriting,
         }
         return max(bounds, key=lambda b: bounds[b])
 
@@ -215,7 +223,7 @@ class CorePipeline:
             parts.need,
             parts.bound(resident),
             self._fill(parts.feeding or phase, phase),
-            parts.spills,
+            parts.local(resident, self.constants.overlap_norm),
             self._drain(phase, parts.flow),
         )
 
@@ -230,7 +238,7 @@ class CorePipeline:
         feeding = self._feeding_phase(role, phase)
         if feeding is not None:
             need = need + self._demand(feeding).scaled(1 / self._fed_by(feeding))
-        flow = self._flow(role, phase, own)
+        flow = self._flow(role, phase, own, resident)
         rest = None if feeding is None else self._rest_of_iteration(role, phase)
         if feeding is not None and rest is not None:
             supply = self._supply_between(feeding, role, phase, rest, flow, resident)
@@ -245,6 +253,7 @@ class CorePipeline:
             flow.together(resident, self.constants.contention),
             supply,
             self._spill_cycles(role, phase, resident) * resident,
+            self._rewriting_cycles(role, phase) * resident,
         )
 
     def copies(self, phase: Phase, consumer: Phase) -> list[tuple[float, int]]:
@@ -318,8 +327,8 @@ class CorePipeline:
             )
         return waits
 
-    def _flow(self, role: Role, phase: Phase, own: Demand) -> Flow:
-        """The service times and latencies of the warps of one block in one iteration."""
+    def _flow(self, role: Role, phase: Phase, own: Demand, resident: float) -> Flow:
+        """The service times and latencies of the warps of one of `resident` blocks in one iteration."""
         work, warp = phase.work, self.target["warp.threads"]
         warps = max(1.0, role.threads / warp)
         schedulers = self.target["core.issue_per_cycle"]
@@ -370,6 +379,7 @@ class CorePipeline:
         # the warps of a group compute beside the matrix work that they have left in flight
         thinking -= min(work.matrix_in_flight * own.matrix / groups, alone)
         waits = self._synchronous_latency(role, phase) + self._store_latency(phase)
+        waits += self._local_latency(role, phase, resident)
         service = (own.matrix / groups, arithmetic / groups, memory, arriving * work.block_syncs)
         return Flow(service, thinking + waits, groups, waits)
 
@@ -398,9 +408,15 @@ class CorePipeline:
         room = first_level_room(self.profile, self.target, resident)
         footprint = local_footprint(role, phase, self.occupancy) * resident
         alone = moved - array_bytes(phase)  # arithmetic continues beside the accesses to arrays
-        beyond = loaded_beyond_core(moved, footprint, room) / self._l2_share
-        beyond += stored_bytes(moved) / self._store_rate
+        parts = local_moves(self.profile, role, phase, self.occupancy)
+        beyond = loaded_beyond_core(parts.fresh_loaded, footprint, room) / self._l2_share
+        beyond += parts.fresh_stored / self._store_rate  # the first-level cache writes stores through
         return alone / self.target["core.memory.shared.bytes_per_cycle"] + beyond
+
+    def _rewriting_cycles(self, role: Role, phase: Phase) -> float:
+        """Cycles in which L2 takes the elements of local arrays that one block stores again at once."""
+        moved = local_moves(self.profile, role, phase, self.occupancy)
+        return (moved.stored - moved.fresh_stored) / self._store_rate
 
     @property
     def _store_rate(self) -> float:
@@ -420,6 +436,20 @@ class CorePipeline:
     def local_bytes(self, role: Role, phase: Phase) -> float:
         """Bytes of local memory that one iteration of one block stores and loads."""
         return local_bytes(self.profile, role, phase, self.occupancy)
+
+    def _local_latency(self, role: Role, phase: Phase, resident: float) -> float:
+        """Cycles for which a warp waits for elements of arrays in local memory, one after another.
+
+        A loop over an array comes to elements that were touched a whole array ago, as in a cyclic walk.
+        """
+        waits = phase.work.local_waits * self.target["warp.threads"] / max(1, role.threads)
+        if not waits:
+            return 0.0
+        footprint = local_footprint(role, phase, self.occupancy) * resident
+        beyond_core = missing_share(footprint, first_level_room(self.profile, self.target, resident))
+        beyond_l2 = missing_share(footprint * self.cores_busy, self.target["device.memory.l2.bytes"])
+        beyond = latency_cycles(self.target, beyond_l2)
+        return waits * (SHARED_CYCLES + beyond_core * max(0.0, beyond - SHARED_CYCLES))
 
     def _rewriting_latency(self, role: Role, phase: Phase) -> float:
         """Latency of a warp's steps from shared memory through registers and back to shared memory.
@@ -570,7 +600,9 @@ class CorePipeline:
         if any(p is phase for p in rest):
             return together
         after = sum(
-            self._flow(role, p, self._demand(p, role.threads)).together(resident, self.constants.contention)
+            self._flow(role, p, self._demand(p, role.threads), resident).together(
+                resident, self.constants.contention
+            )
             for p in rest
         )
         single = [arrival for arrival, slots in self.copies(loading, phase) if slots == 1]

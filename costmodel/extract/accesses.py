@@ -131,6 +131,7 @@ def _local_access(scope: Scope, site: AccessSite, *, write: bool, mechanism: str
     The words of the threads of a warp lie side by side, so every access is contiguous.
     """
     width = site.element_bytes * site.vector
+    fresh = _fresh_share(scope, site.index)
     return Access(
         space=Space.LOCAL,
         tensor=site.tensor,
@@ -141,7 +142,25 @@ def _local_access(scope: Scope, site: AccessSite, *, write: bool, mechanism: str
         instructions=scope.warp_executions,
         vector_bytes=max(1, round(width)),
         footprint_bytes=site.array_bytes * scope.threads,
+        sector_bytes=scope.executions * width * fresh if fresh < 1 else 0.0,
     )
+
+
+def _fresh_share(scope: Scope, index: Any) -> float:
+    """Share of the accesses to a local array that the iterations just before did not make to its element.
+
+    The innermost loop that changes the element tells; each iteration of the loops around it begins anew.
+    """
+    reads, share = scope.depends_on(index), 1.0
+    for loop in reversed(scope.loops):
+        if loop.variable in reads:
+            try:
+                elements = scope.over_loops(index, [loop])
+            except UnevaluableError:
+                return share
+            return share * len(np.unique(elements)) / elements.size
+        share /= max(1.0, loop.extent)
+    return share
 
 
 def matrix_access(scope: Scope, site: AccessSite, *, matrices: int, write: bool, mechanism: str) -> Access:

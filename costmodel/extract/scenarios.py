@@ -30,14 +30,31 @@ class Loop:
     together: int = 1  # iterations of a phase's loop whose plain loads are in flight together
     rewrites: bool = False  # its iterations load from shared memory and store to it
     limit: Any = None  # `extent` as an expression, which may depend on the block; None if it is not known
-    longest: float = 0.0  # extent of the block that has the most iterations, if blocks differ
+    longest: float = 0.0  # the largest extent of any block and iteration around it, if they differ
     stores: frozenset[int] = frozenset()  # buffers that its iterations store to, or hand to calls
     functions: Functions = Functions.SHORT  # that its iterations call
 
     @property
     def most(self) -> int:
-        """Whole iterations of the block that has the most, at least one."""
+        """Whole iterations where there are the most, at least one."""
         return max(1, math.ceil(max(self.extent, self.longest)))
+
+
+@dataclass(frozen=True)
+class Cases:
+    """All blocks, by row, and iterations of loops, by column, on which some conditions depend.
+
+    Attributes:
+        bindings: the values of the variables of these blocks and loops.
+        come: where all conditions but the last one hold.
+        held: where all conditions hold.
+        axes: those of the blocks.
+    """
+
+    bindings: Mapping[int, NDArray[Any]]
+    come: NDArray[np.bool_]
+    held: NDArray[np.bool_]
+    axes: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -182,35 +199,45 @@ class Scenarios:
             stride *= extent
         return bindings, blocks, math.prod(extents)
 
-    def over_cases(self, condition: Any) -> tuple[NDArray[Any], frozenset[str]] | None:
-        """Share of the iterations of the phase's loops in which `condition` holds, block by block.
+    def over_cases(self, condition: Any) -> tuple[NDArray[Any], NDArray[Any], frozenset[str]] | None:
+        """Iterations of the phase's loops in which `condition` holds, block by block.
 
         Only iterations in which the conditions in `given` hold are counted.
 
         Returns:
-            (the share for each block of the axes that the condition depends on, these axes). None if the
-            condition depends on more than blocks and phase loops, or if there are too many cases.
+            (how many there are for each block of the axes that the condition depends on, out of how many,
+            these axes). None if the condition depends on more than blocks and phase loops, or if there are
+            too many cases.
+        """
+        cases = self._cases_of(condition, self.phase_loops)
+        return None if cases is None else (cases.held.sum(axis=1), cases.come.sum(axis=1), cases.axes)
+
+    def _cases_of(self, condition: Any, loops: Sequence[Loop]) -> Cases | None:
+        """The cases of `condition` and of the conditions in `given`.
+
+        None if one depends on more than blocks and `loops`, or if there are too many cases.
         """
         every = [*self.given, condition]
         roots = frozenset().union(*(self.depends_on(c) for c in every))
         axes = [axis for axis in AXES if axis in self.launch.block and self.launch.block[axis][0] in roots]
-        loops = [loop for loop in self.phase_loops if loop.variable in roots]
+        loops = [loop for loop in loops if loop.variable in roots]
         if len(axes) + len(loops) != len(roots):
             return None
-        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
+        extents = [loop.most for loop in loops]
         if self.cases(axes, extents) > MOST_CASES:
             return None
         bindings, blocks, cases = self._every_case(axes, loops, extents)
+        shape = (blocks, cases)
+        own = {variable: np.broadcast_to(bindings[variable], shape) for variable in roots}
         try:
             self._rebind(bindings)
-            *before, held = (
-                np.broadcast_to(np.asarray(evaluate(c, bindings), dtype=bool), (blocks, cases)) for c in every
+            *before, last = (
+                np.broadcast_to(np.asarray(evaluate(c, bindings), dtype=bool), shape) for c in every
             )
         except UnevaluableError:
             return None
-        come = np.logical_and.reduce(before) if before else np.ones((blocks, cases), dtype=bool)
-        share = (held & come).sum(axis=1) / np.maximum(1, come.sum(axis=1))
-        return share, frozenset(axes)
+        come = np.logical_and.reduce(before) if before else np.ones(shape, dtype=bool)
+        return Cases(own, come, come & last, frozenset(axes))
 
     def over_block(self, expression: Any) -> NDArray[Any]:
         """`expression` for every thread of the scope, in one block and one iteration.

@@ -167,9 +167,9 @@ class Scope(Scenarios):
         """The scope inside a loop.
 
         With `as_phase` the trips of the phase count its iterations, of which the plain loads of `together`
-        are in flight at once; else they multiply `times`.
+        are in flight at once; else they multiply `times`. Samples of conditions are drawn among as
+        many iterations as the `longest` extent has.
         """
-        whole = max(1, math.ceil(extent))
         loop = Loop(variable, extent, unrolled, start, together, rewrites, limit, longest, stores, functions)
         return replace(
             self,
@@ -179,11 +179,11 @@ class Scope(Scenarios):
             phase_loops=(*self.phase_loops, loop) if as_phase else self.phase_loops,
             pattern={
                 **self.pattern,
-                variable: start + sequence(PATTERN_SCENARIOS, self.drawn, whole)[:, None],
+                variable: start + sequence(PATTERN_SCENARIOS, self.drawn, _turns(loop))[:, None],
             },
             chance={
                 **self.chance,
-                variable: start + sequence(CONDITION_SCENARIOS, self.drawn, whole)[:, None],
+                variable: start + sequence(CONDITION_SCENARIOS, self.drawn, loop.most)[:, None],
             },
             drawn=self.drawn + 1,
         )
@@ -281,7 +281,7 @@ class Scope(Scenarios):
         it depends on threads or on inner loops, if it never holds, or if there are too many cases.
         """
         found = self.over_cases(condition)
-        share = float(np.mean(found[0])) if found is not None else 0.0
+        share = float(found[0].sum() / max(1, found[1].sum())) if found is not None else 0.0
         if not share:
             return None
         # the samples stay as they are: too few of them meet the condition to tell addresses apart
@@ -333,6 +333,30 @@ class Scope(Scenarios):
             lanes=self.lanes,
             condition=self.condition,
             given=(*self.given, condition),
+        )
+
+    def in_iterations(self, condition: Any) -> Scope | None:
+        """The scope in the iterations of a loop, those in which `condition` holds, which its trips count.
+
+        Samples of blocks and iterations are drawn again, among those that exist. None if there are none.
+        """
+        cases = self._cases_of(condition, (*self.phase_loops, *self.loops))
+        if cases is None:
+            return self.with_given(condition)
+        rows, columns = np.nonzero(cases.held)
+        if not len(rows):
+            return None
+        drawn = sequence(CONDITION_SCENARIOS, self.drawn, len(rows))
+        chance = dict(self.chance)
+        for variable, values in cases.bindings.items():
+            chance[variable] = values[rows[drawn], columns[drawn]][:, None]
+        self._rebind(chance)
+        return replace(
+            self,
+            chance=chance,
+            reach=self._together(chance, CONDITION_SCENARIOS),
+            given=(*self.given, condition),
+            drawn=self.drawn + 1,
         )
 
     def _among_threads(self, condition: Any) -> Scope | None:

@@ -15,25 +15,36 @@ from .scenarios import MOST_CASES
 from .scope import Scope
 
 
-def of_extent(extent: Any, scope: Scope) -> Trips:
-    """Iterations of a loop for each block of the axes that its extent depends on, x fastest.
+def of_extent(extent: Any, scope: Scope) -> tuple[Trips, float]:
+    """Iterations of a loop.
 
-    Where they differ between the iterations of the loops around it, their mean.
+    Returns:
+        (The iterations for each block of the axes that its extent depends on, x fastest: their mean where
+        they differ between the iterations of the loops around it. The largest number of iterations, 0 if all
+        are the same.)
 
-    Raises `UnevaluableError`.
+    Raises:
+        UnevaluableError: it cannot be evaluated.
     """
     number = constant(extent)
     if number is not None:
-        return Trips((float(max(0, number)),))
+        return Trips((float(max(0, number)),)), 0.0
     loops = scope.turns_before(extent)
     ordered = _ordered(scope.block_axes(extent).union(*(scope.block_axes(loop.limit) for loop in loops)))
     if scope.cases(ordered, [loop.most for loop in loops]) > MOST_CASES:
         loops, ordered = [], _ordered(scope.block_axes(extent))
     if not ordered and not loops:
-        return Trips((max(0.0, float(np.mean(scope.over_chance(extent)))),))
+        drawn = np.maximum(0.0, scope.over_chance(extent))
+        return Trips((float(np.mean(drawn)),)), _longest(drawn)
     counts = np.maximum(0.0, scope.over_turns(extent, ordered, loops))
     counts[np.isnan(counts).all(axis=1)] = 0.0  # blocks that do not come here
-    return Trips(tuple(np.nanmean(counts, axis=1).tolist()), frozenset(ordered))
+    return Trips(tuple(np.nanmean(counts, axis=1).tolist()), frozenset(ordered)), _longest(counts)
+
+
+def _longest(counts: NDArray[Any]) -> float:
+    """The largest number of iterations, 0 if all are the same."""
+    most = float(np.nanmax(counts))
+    return most if np.nanmin(counts) < most else 0.0
 
 
 def _ordered(axes: Iterable[str]) -> list[str]:
@@ -47,7 +58,10 @@ def of_condition(condition: Any, scope: Scope) -> Trips | None:
     None if it is not known exactly.
     """
     found = scope.over_cases(condition)
-    return None if found is None else Trips(tuple(float(share) for share in found[0]), found[1])
+    if found is None:
+        return None
+    held, come, axes = found
+    return Trips(tuple((held / np.maximum(1, come)).tolist()), axes)
 
 
 def product(one: Trips, other: Trips, grid: tuple[int, int, int]) -> Trips:

@@ -24,6 +24,7 @@ from .filled_buffers import fills_of
 from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
 from .local_arrays import arrays_in_local_memory
+from .local_waits import waits_for_local_memory
 from .memory import Memory
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
@@ -350,12 +351,13 @@ class KernelReader:
             inline = waits < 1.0 and not loops.copies_one_by_one(node, is_global)
         else:
             inline = loops.is_short(node, is_global)
+        local_waits = waits_for_local_memory(node, self.memory.in_local_memory)
         may_break = loops.breaks(node.body)
         turns = self._known_turns(node, scope) if may_break else None
         if may_break and turns is None:
             self.add_note("a loop may end early: all its iterations are charged")
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
-            extents = self._trips(node, scope) if turns is None else Trips((turns,))
+            extents, longest = self._trips(node, scope) if turns is None else (Trips((turns,)), 0.0)
             unrolled_by = loops.unrolled_by(node, is_global, self.memory.is_constant)
             with (
                 self._nested_phase(extents, unrolled_by=unrolled_by),
@@ -364,6 +366,7 @@ class KernelReader:
                 unrolled = loops.is_unrolled(node)
                 if waits > 1:
                     self.phase.counts["load_branches"] += scope.warp_executions * waits
+                self._count_local_waits(scope, local_waits)
                 return self._body(
                     node,
                     scope,
@@ -371,13 +374,15 @@ class KernelReader:
                     unrolled=unrolled,
                     as_phase=True,
                     together=unrolled_by,
-                    longest=extents.largest,
+                    longest=longest,
                 )
-        extent = constant(node.extent) if turns is None else None
+        extent, longest = constant(node.extent) if turns is None else None, 0.0
         if turns is None:
-            turns = float(extent) if extent is not None else self._trips(node, scope).mean
+            extents, longest = self._trips(node, scope)
+            turns = extents.mean
         if turns <= 0:
             return scope
+        self._count_local_waits(scope, local_waits * turns)
         if waits:
             self.phase.counts["load_branches"] += scope.warp_executions * turns * waits
         elif not self.fast_math and not inline and loops.loads_beside_calls(node, is_global):
@@ -392,7 +397,12 @@ class KernelReader:
                 turns,
                 unrolled=inline or (extent or UNROLLED_AT_MOST + 1) <= UNROLLED_AT_MOST,
                 as_phase=False,
+                longest=longest,
             )
+
+    def _count_local_waits(self, scope: Scope, waits: float) -> None:
+        if waits:
+            self.phase.counts["local_waits"] += scope.warp_executions * waits
 
     @contextmanager
     def _around_elements(self, node: Any) -> Iterator[None]:
@@ -455,6 +465,8 @@ class KernelReader:
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address
             inner = inner.with_binding(identity(node.loop_var), node.min + step)
+        if longest and not scope.is_data(node.extent):
+            inner = inner.in_iterations(step < node.extent) or inner
         carried = loops.carried(node.body)
         self._scalars |= set(carried)
         known = self._at_its_iteration(node, inner, identity(variable))
@@ -516,7 +528,8 @@ class KernelReader:
                 return None
         return self._turns.get(identity(node))
 
-    def _trips(self, node: Any, scope: Scope) -> Trips:
+    def _trips(self, node: Any, scope: Scope) -> tuple[Trips, float]:
+        """The iterations of a loop, as `trips.of_extent` returns them; a guess if they depend on data."""
         try:
             return trips.of_extent(node.extent, scope)
         except UnevaluableError as reason:
@@ -531,7 +544,7 @@ class KernelReader:
                 else f"{guess:.4g} iterations, as if the data divided its tensors evenly"
             )
             self.notes.append(f"a loop's extent depends on {reason}: taken for {taken}")
-            return Trips((guess or UNKNOWN_TRIPS,))
+            return Trips((guess or UNKNOWN_TRIPS,)), 0.0
 
     # --- branches -------------------------------------------------------------------------------------------
 

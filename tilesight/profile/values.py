@@ -109,6 +109,8 @@ class Work:
     loop_entries: float = 0.0  # CPU: how often innermost loops begin
     unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
     load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
+    # waits of warps for elements of arrays in local memory, which no load of a later iteration passes
+    local_waits: float = 0.0
     shared_branches: float = 0.0  # branches of warps that each wait for a value from shared memory
     exchange_steps: float = 0.0  # of reductions over threads, each of which waits for the step before
     selections: float = 0.0  # of `vector_ops`, those that compare or select: fewer lanes do that

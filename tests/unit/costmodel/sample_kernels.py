@@ -335,6 +335,26 @@ def thread_sums(n, steps, unrolled, threads=128):
     return main
 
 
+def late_iterations(blocks, turns, first, threads=128):
+    """A thread adds a row to its sum from iteration `first` on, of 16 b + t + 1 in block b and turn t."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((16 * blocks + turns, threads), "float32"), Y: T.Tensor((blocks, threads), "float32")
+    ):
+        with T.Kernel(blocks, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for t in T.serial(turns):
+                for k in T.serial(16 * bx + t + 1):
+                    if k >= first:
+                        total[0] += X[k, tx]
+            Y[bx, tx] = total[0]
+
+    return main
+
+
 def row_sums(m, n, lanes, unroll, threads=64):
     """Rows summed by `lanes` threads each, in steps of 8; elements beyond a row are read as zeros."""
     step, groups = 8 * lanes, threads // lanes if lanes < threads else 1
@@ -579,6 +599,68 @@ def held_steps(n, steps, threads=32):
                 total[0] = total[0] + held[step]
             for step in T.serial(steps):
                 Y[step, bx * threads + i] = held[step] / total[0]
+
+    return main
+
+
+def sums_by_remainder(n, steps, slots, threads=32):
+    """Each thread adds to `slots` sums in turn."""
+
+    @T.prim_func
+    def main(X: T.Tensor((slots, n), "float32"), Y: T.Tensor((slots, n), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            held = T.alloc_local((slots,), "float32")
+            sums = T.alloc_local((slots,), "float32")
+            for slot in T.unroll(slots):
+                held[slot] = X[slot, bx * threads + i]
+                sums[slot] = 0
+            for step in T.serial(steps):
+                sums[step % slots] = sums[step % slots] * 0.5 + held[step % slots]
+            for slot in T.unroll(slots):
+                Y[slot, bx * threads + i] = sums[slot]
+
+    return main
+
+
+def held_rows(n, outer, inner, threads=32):
+    """Each thread keeps a row that two loops index together."""
+
+    @T.prim_func
+    def main(X: T.Tensor((outer * inner, n), "float32"), Y: T.Tensor((outer * inner, n), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            held = T.alloc_local((outer * inner,), "float32")
+            for row in T.serial(outer):
+                for step in T.serial(inner):
+                    held[row * inner + step] = X[row * inner + step, bx * threads + i]
+            for row in T.serial(outer):
+                for step in T.serial(inner):
+                    Y[row * inner + step, bx * threads + i] = held[row * inner + step]
+
+    return main
+
+
+def serial_rows(rows, columns, guarded, threads=128):
+    """Each thread goes over a copy of the whole row, and stores all of it, or its part."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), Y: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(rows, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            row = T.alloc_local((columns,), "float32")
+            out = T.alloc_local((columns,), "float32")
+            part = T.alloc_local((8,), "float32")
+            for step in T.unroll(columns):
+                row[step] = X[bx, step]
+            for step in T.serial(columns):
+                if guarded:
+                    if i <= step // 8:
+                        part[step // 1024 * 4 + step % 4] = T.max(row[step], 0.0)
+                else:
+                    out[step] = T.max(row[step], 0.0)
+            for step in T.unroll(8):
+                Y[bx, i * 8 + step] = part[step] if guarded else out[step]
 
     return main
 

@@ -18,7 +18,6 @@ from tilesight.costmodel.analytical.spills import (
     local_footprint,
     serial_cycles,
     spilled_registers,
-    stored_bytes,
     written_beyond_l2,
 )
 from tilesight.profile.values import (
@@ -252,21 +251,20 @@ def test_the_cost_of_spills_is_a_term() -> None:
 
 
 def test_stores_pass_the_first_level_cache_and_loads_follow_where_it_is_full() -> None:
-    assert stored_bytes(64.0) == 32.0
-    assert loaded_beyond_core(64.0, 15360, 1e6) == 0.0
-    assert loaded_beyond_core(64.0, 15360, 15360 / 2) == 16.0
-    assert loaded_beyond_core(64.0, 15360, -1.0) == 32.0
-    assert loaded_beyond_core(64.0, 0, 0.0) == 0.0
+    assert loaded_beyond_core(32.0, 15360, 1e6) == 0.0
+    assert loaded_beyond_core(32.0, 15360, 15360 / 2) == 16.0
+    assert loaded_beyond_core(32.0, 15360, -1.0) == 32.0
+    assert loaded_beyond_core(32.0, 0, 0.0) == 0.0
 
 
 def test_what_exceeds_l2_goes_to_device_memory() -> None:
     # loads come back after half of the others
-    assert loaded_beyond_l2(64.0, 160e6, 40e6) == 16.0
-    assert loaded_beyond_l2(64.0, 80e6, 40e6) == loaded_beyond_l2(64.0, 0, 40e6) == 0.0
+    assert loaded_beyond_l2(32.0, 160e6, 40e6) == 16.0
+    assert loaded_beyond_l2(32.0, 80e6, 40e6) == loaded_beyond_l2(32.0, 0, 40e6) == 0.0
     # stores reach it as soon as L2 does not hold them beside what else passes through
-    assert written_beyond_l2(64.0, 20e6, 20e6, 40e6) == written_beyond_l2(64.0, 0, 90e6, 40e6) == 0.0
-    assert written_beyond_l2(64.0, 20e6, 30e6, 40e6) == 16.0
-    assert written_beyond_l2(64.0, 20e6, 60e6, 40e6) == written_beyond_l2(64.0, 90e6, 0.0, 40e6) == 32.0
+    assert written_beyond_l2(32.0, 20e6, 20e6, 40e6) == written_beyond_l2(32.0, 0, 90e6, 40e6) == 0.0
+    assert written_beyond_l2(32.0, 20e6, 30e6, 40e6) == 16.0
+    assert written_beyond_l2(32.0, 20e6, 60e6, 40e6) == written_beyond_l2(32.0, 90e6, 0.0, 40e6) == 32.0
 
 
 def test_stores_of_spills_take_the_rate_of_writes_unless_matrix_instructions_run_beside_them() -> None:
@@ -308,6 +306,33 @@ def test_arrays_in_local_memory_take_the_way_of_spills() -> None:
     assert terms(large)["dram"] > 0.0
     # 32 times the accesses, and loads that miss
     assert terms(large)["spills"] > 1.2 * 32 * terms(small)["spills"]
+
+
+def test_waits_for_local_memory_last_as_long_as_a_trip_to_where_the_arrays_are() -> None:
+    def chain(array_bytes: float, waits: float) -> float:
+        stored = Access(Space.LOCAL, "b1", True, "st", 128 * 4, 4, 4, footprint_bytes=128 * array_bytes)
+        work = Work(accesses=(stored,), vector_ops=128.0, local_waits=4 * waits)
+        role = Role("all", 128, (Phase(Trips((1.0,)), work),), local_registers=16)
+        profile = KernelProfile("cuda", "sm_90a", (1320, 1, 1), 128, 1, 0, (role,), ())
+        return dict(AnalyticalModel().predict((profile,), H200).terms_us)["load latency"]
+
+    core, l2, memory = (chain(size, 100.0) for size in (64, 3000, 8192))
+    assert chain(8192, 0.0) == 0.0 < core < l2 < memory
+    assert memory == pytest.approx(100 * H200["device.memory.dram.latency_ns"] / 1e3, rel=0.1)
+
+
+def test_what_is_stored_again_at_once_is_beside_arithmetic_and_stays_in_l2() -> None:
+    def terms(again: float, vector_ops: float = 128.0) -> dict[str, float]:
+        stored = Access(Space.LOCAL, "b1", True, "st", 1e6, 1e6 / 128, 1e6 / 128,
+                        footprint_bytes=128 * 4096, sector_bytes=again)  # fmt: skip
+        work = Work(accesses=(stored,), vector_ops=vector_ops)
+        role = Role("all", 128, (Phase(Trips((1.0,)), work),), local_registers=16)
+        profile = KernelProfile("cuda", "sm_90a", (13200, 1, 1), 128, 1, 0, (role,), ())
+        return dict(AnalyticalModel().predict((profile,), H200).terms_us)
+
+    assert terms(1e4)["dram"] < 0.1 * terms(0.0)["dram"]
+    assert 0.8 < terms(1e4)["makespan"] / terms(0.0)["makespan"] < 1
+    assert terms(1e4, 4e6)["makespan"] < 0.9 * terms(0.0, 4e6)["makespan"]
 
 
 def test_spills_cost_more_where_shared_memory_leaves_no_cache() -> None:

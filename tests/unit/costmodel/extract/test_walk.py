@@ -128,6 +128,34 @@ def test_an_array_indexed_by_a_long_loop_lies_in_local_memory() -> None:
     assert role(long, "all").local_registers < 8
 
 
+@pytest.mark.parametrize(
+    ("steps", "slots", "stays"),
+    [(512, 4, False), (1001, 4, False), (512, 8, False), (1001, 8, True), (512, 32, True), (512, 12, True)],
+)
+def test_a_remainder_that_copies_of_a_loop_know_leaves_an_array_in_registers(
+    steps: int, slots: int, stays: bool
+) -> None:
+    assert bool(accesses(read(kernels.sums_by_remainder(1 << 12, steps, slots)), Space.LOCAL)) == stays
+
+
+def test_loops_that_index_an_array_of_more_than_the_registers_are_kept() -> None:
+    assert not accesses(read(kernels.held_rows(1 << 12, 4, 32)), Space.LOCAL)
+    assert accesses(read(kernels.held_rows(1 << 12, 4, 128)), Space.LOCAL)
+
+
+def test_loads_from_local_memory_wait_for_stores_to_another_array() -> None:
+    whole, part = (read(kernels.serial_rows(64, 2048, guarded)) for guarded in (False, True))
+    warps = 128 / 32
+    # four elements at once where no condition chooses them
+    assert total(whole, "local_waits") == warps * 2048 / 4
+    assert total(part, "local_waits") == warps * 2048
+    # 8 elements a thread are stored again and again
+    (stored,) = [a for a in accesses(part, Space.LOCAL, write=True) if a.footprint_bytes == 128 * 8 * 4]
+    assert stored.sector_bytes < stored.bytes / 100
+    # sums in place: their loop stores to no other array
+    assert total(read(kernels.sums_by_remainder(1 << 12, 512, 12)), "local_waits") == 0
+
+
 def test_an_array_that_only_a_condition_reads_lies_in_local_memory() -> None:
     """Its elements are stored at a number that is computed from the counter of a loop."""
     profile = read(kernels.chosen_rows(64, 32))
@@ -261,6 +289,30 @@ def test_loops_within_loops_multiply_block_by_block() -> None:
     assert both == Trips((3.0, 4.0, 5.0, 6.0, 8.0, 10.0), frozenset("xy"))
     assert trips.product(both, Trips((0.5,)), (3, 2, 1)).per_block == (1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
     assert trips.product(rows, rows, (3, 2, 1)).per_block == (1.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "turns", "first", "tolerance"),
+    [
+        (16, 1, 200, 0.0),  # few iterations, all beyond the mean number
+        (16, 1, 2, 0.02),  # nearly all iterations, which are sampled
+        (8, 8, 6, 0.02),  # a loop in a loop
+        (1, 200, 150, 0.15),  # some iterations of the inner loop, of which the turn has more or less
+    ],
+)
+def test_conditions_on_iterations_that_only_some_blocks_have(
+    blocks: int, turns: int, first: int, tolerance: float
+) -> None:
+    profile = read(kernels.late_iterations(blocks, turns, first))
+    lengths = [16 * block + turn + 1 for block in range(blocks) for turn in range(turns)]
+    loaded = profile.blocks * sum(
+        phase.trips.mean * access.bytes
+        for phase in role(profile, "all").phases
+        for access in phase.work.accesses
+        if access.space == "global" and not access.write
+    )
+    exact = sum(max(0, length - first) for length in lengths) * 128 * 4
+    assert loaded == pytest.approx(exact, rel=tolerance)
 
 
 def test_a_compiled_kernel_is_predicted_with_its_own_options() -> None:
