@@ -25,6 +25,7 @@ from candidates import given_configs, write_candidates
 
 from tilesight.errors import TileSightError
 from tilesight.planner.plan_options import GivenConfigs, PlanLimits
+from tilesight.planner.summary import MOST_LOSS
 from tilesight.tuner.observers import Observer, Observers
 from tilesight.workers import thread_limits
 
@@ -50,7 +51,6 @@ LIMITS = PlanLimits(explore=192, promising=24, listed=16, measure=8, compare=4)
 # the search, times of configs whose profiles follow no laws are interpolated
 PROMISING = 8
 CHOSEN = 26  # configs that a call without a GPU chooses
-MOST_LOSS = 0.13  # the largest expected loss at any size of a plan that ships
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ class Planner:
         if is_measured and left and not clock.is_over(PlanClock.MEASURE):
             measurements.measure(left)
             table = choice.table(chosen, measured=is_measured)
-        return summarize(problem, state, choice, measurements, table, clock, messages)
+        most_kernels = self._options.kernels
+        return summarize(problem, state, choice, measurements, table, clock, most_kernels, messages)
 
     def _first_sizes(self, is_measured: bool) -> tuple[list[int], int]:
         """The first sampled sizes, and the number of sizes that are added later.

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ..dispatch.table.table_file import DispatchTable
+from ..reports.numbers import percent
 from .kernel_choice import KernelChoice
 from .make_table import rounded
 from .pairwise_tests import NO_DIFFERENCE, PairwiseTest
@@ -17,6 +18,8 @@ from .plan_state import PlanState
 from .result import PlanResult
 from .segments import NEGLIGIBLE_LOSS
 
+MOST_LOSS = 0.13  # expected at any size, above which a plan proposes more kernels and does not ship
+
 
 def summarize(
     problem: PlanProblem,
@@ -25,12 +28,17 @@ def summarize(
     measurements: PlanMeasurements,
     table: DispatchTable,
     clock: PlanClock,
+    most_kernels: int,
     messages: tuple[str, ...],
 ) -> PlanResult:
-    """The result of a plan. `messages` are followed by those on slower kernels and on the budget."""
+    """The result of a plan of at most `most_kernels` kernels.
+
+    `messages` are followed by those on slower kernels, on too few kernels and on the budget.
+    """
     times, columns = choice.expected(), choice.columns
     rows = {config: row for row, config in enumerate(state.configs)}
-    chosen = [rows[table.choose(size).config] for size in columns.sizes(state.sizes)]
+    sizes = columns.sizes(state.sizes)
+    chosen = [rows[table.choose(size).config] for size in sizes]
     best_us = times.min(axis=0)
     chosen_us = times[chosen, np.arange(len(chosen))]
     known = np.isfinite(best_us) & np.isfinite(chosen_us)
@@ -48,6 +56,13 @@ def summarize(
         found.append(
             f"{count} kernels do not serve all sizes as well as the default config of each does; "
             f"it is faster at {', '.join(slower)}"
+        )
+    if len(table.kernels) == most_kernels and loss.max() > MOST_LOSS:
+        more = most_kernels + max(1, most_kernels // 2)
+        found.append(
+            f"{most_kernels} kernels are expected to lose up to {percent(float(loss.max()))} at "
+            f"{table.vary}={sizes[int(loss.argmax())]}: with --kernels {more} the same command chooses again "
+            "and recalls what was measured"
         )
     is_cut = state.predictions.is_cut or measurements.is_cut or clock.is_over(PlanClock.MEASURE)
     if is_cut:

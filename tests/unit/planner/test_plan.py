@@ -17,6 +17,7 @@ from tilesight.database import open_store
 from tilesight.errors import Failure, FailureKind, InputError, NoCandidateError, UnknownNameError
 from tilesight.machine.placement import locate
 from tilesight.planner.result import PlanResult
+from tilesight.planner.summary import MOST_LOSS
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.records.protocol import MeasurementProtocol
@@ -469,6 +470,15 @@ def test_sizes_at_which_the_default_is_faster_are_named(rows_line: RowsLine) -> 
     ]
     assert slower
     assert all(f"m={size} (by" in text for size in slower)
+
+
+def test_more_kernels_are_proposed_where_the_expected_loss_is_large() -> None:
+    few, more = (planned(effort="predict", kernels=count) for count in (2, 12))
+    assert few.expected_worst > MOST_LOSS >= more.expected_worst
+    (text,) = [message for message in few.messages if "--kernels" in message]
+    assert text.startswith("2 kernels are expected to lose up to ")
+    assert "with --kernels 3 the same command" in text
+    assert not [message for message in more.messages if "--kernels" in message]
 
 
 def test_a_plan_whose_exploration_was_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
