@@ -62,6 +62,26 @@ def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -
     return profile.with_phases(of)
 
 
+def fresh_share(access: Access, loads: float, resident: float, room: float) -> float:
+    """Share of the round trips of a plain load that come to a sector which the cache does not have.
+
+    A lane that walks over a row finds its next elements in the sector that it loaded before, as long as the
+    lines of all lanes of the core stay.
+
+    Args:
+        access: the load.
+        loads: executions of a lane, one after another, that are one round trip.
+        resident: blocks of the core.
+        room: bytes of the cache.
+    """
+    if not access.step_bytes:
+        return 1.0
+    lines = LINE_BYTES * min(access.transactions, access.bytes / access.step_bytes) * resident
+    lost = min(1.0, max(0.0, lines / max(1.0, room) - 1) / OUTGROWN)
+    fresh = min(1.0, access.step_bytes * loads / SECTOR_BYTES)
+    return fresh + (1 - fresh) * lost
+
+
 def _is_scattered(access: Access, target: Target) -> bool:
     """Whether each lane of a plain load touches a sector of its own, with others beside it in a row."""
     return (
@@ -73,4 +93,4 @@ def _is_scattered(access: Access, target: Target) -> bool:
     )
 
 
-__all__ = ["first_level_room", "with_held_sectors"]
+__all__ = ["first_level_room", "fresh_share", "with_held_sectors"]

@@ -20,7 +20,7 @@ from .demand import (
     l2_bytes_per_cycle,
     l2_writes_per_cycle,
 )
-from .first_level import first_level_room
+from .first_level import first_level_room, fresh_share
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
@@ -50,6 +50,7 @@ EXCHANGE_CYCLES = 23.0
 # From the store of a value to shared memory to its use by another thread, behind a barrier that is counted by
 # itself: the latency of a load from shared memory. Source: as above
 SHARED_CYCLES = 33.0
+FIRST_LEVEL_CYCLES = 41.0  # latency of a load that hits the first-level cache. Source: as above
 # Of a branch in which a warp loads a number from shared memory, adds it, and joins its lanes again: the
 # latency of the load, and a dozen cycles. 54 kernels of chunk_scan, with 32 to 256 such branches one after
 # another, are predicted best with 40 to 50.
@@ -378,7 +379,7 @@ class CorePipeline:
         )
         # the warps of a group compute beside the matrix work that they have left in flight
         thinking -= min(work.matrix_in_flight * own.matrix / groups, alone)
-        waits = self._synchronous_latency(role, phase) + self._store_latency(phase)
+        waits = self._synchronous_latency(role, phase, resident) + self._store_latency(phase)
         waits += self._local_latency(role, phase, resident)
         service = (own.matrix / groups, arithmetic / groups, memory, arriving * work.block_syncs)
         return Flow(service, thinking + waits, groups, waits)
@@ -475,10 +476,11 @@ class CorePipeline:
             return 0.0
         return self.constants.copy_start_cycles + stored / self._l2_share
 
-    def _synchronous_latency(self, role: Role, phase: Phase) -> float:
+    def _synchronous_latency(self, role: Role, phase: Phase, resident: float = 1.0) -> float:
         """Latency of loads that the next instructions wait for: one round trip a group issued together.
 
-        The compiler unrolls loops that have only such loads, to the pipeline depth of the profile.
+        The compiler unrolls loops that have only such loads, to the pipeline depth of the profile. Without
+        matrix work, a round trip to a sector that the loop loaded before ends at the first-level cache.
         """
         loads = [
             a for a in phase.work.accesses if a.space is Space.GLOBAL and not a.write and not a.asynchronous
@@ -492,20 +494,29 @@ class CorePipeline:
         # a warp that loads for others waits for all of it
         held = sum(_of_one_warp(a, warps) * max(1.0, a.vector_bytes / 4) for a in loads)
         turns = max(_loading_share(loads, warps), held / self._words_at_once(role, phase))
+        joined = 1.0
         if overlapped:
-            turns = 1 / iterations_joined(phase, role.threads, self.target["warp.threads"])
+            joined = iterations_joined(phase, role.threads, self.target["warp.threads"])
+            turns = 1 / joined
         turns = max(turns, phase.work.load_branches / warps)
         stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st")
         used = max(
             0.0, 1 - stored / max(1.0, sum(a.bytes for a in loads))
         )  # data that only moves to shared memory is not used yet
         # what the lanes of a block load again comes from the cache of the core, at once
-        fresh = sum(_of_one_warp(a, warps) * min(1.0, a.footprint_bytes / max(1.0, a.bytes)) for a in loads)
+        room = first_level_room(self.profile, self.target, resident)
+        fresh = moved = away = 0.0
+        for access in loads:
+            mine = _of_one_warp(access, warps)
+            new = 1.0 if phase.work.matrix else fresh_share(access, 1.0, resident, room)
+            fresh += mine * min(1.0, access.footprint_bytes / max(1.0, access.bytes)) * new
+            moved += l2_bytes(access) * new
+            each_trip = max(1.0, mine) * joined
+            away = max(away, new, fresh_share(access, each_trip, resident, room))
         each = used * fresh
+        arrival = away * self._arrival(loads, 0.0) + (1 - away) * FIRST_LEVEL_CYCLES
         # the first loads are used while the last ones arrive
-        return turns * self._arrival(loads, 0.0) + max(
-            self.constants.load_cycles * each, sum(l2_bytes(a) for a in loads) / self._l2_share
-        )
+        return turns * arrival + max(self.constants.load_cycles * each, moved / self._l2_share)
 
     def _words_at_once(self, role: Role, phase: Phase) -> float:
         """Registers of a thread that straight code fills with loads before it uses the first.

@@ -383,9 +383,10 @@ def _most_contended(profile: KernelProfile) -> float:
 def _queues_us(profile: KernelProfile, target: Target) -> float:
     """Microseconds of atomics at the busiest unit of L2, beyond those of sectors that spread evenly.
 
-    Each unit has the lines that a hash gives to it, so the busiest one has more than the mean. It adds the
-    lanes of one address one by one, at the pace at which it adds whole sectors otherwise. All of this is work
-    that the rate of updates (`demand.L2_UPDATES`) does not contain.
+    Each unit has the lines that a hash gives to it, so the busiest one has more than the mean, and of a
+    tensor of few lines most units have none. It adds the lanes of one address one by one, at the pace at
+    which it adds whole sectors otherwise. All of this is work that the rate of updates
+    (`demand.L2_UPDATES`) does not contain.
     """
     rate = target.get(L2_UPDATES)
     if not rate:
@@ -395,16 +396,27 @@ def _queues_us(profile: KernelProfile, target: Target) -> float:
     total = 0.0
     for access, phase, role in _atomics(profile):
         sectors = access.transactions * phase.trips.mean * profile.blocks
+        if access.row_bytes:
+            sectors *= _different_sectors(access, sizes.get(access.tensor, 0.0))
         touched = Tiles.of(access).count(profile.grid) * max(1.0, access.footprint_bytes)
         touched *= phase.trips.mean if access.loop_dependent else 1.0
         lines = max(1.0, min(touched, sizes.get(access.tensor) or touched) / LINE_BYTES)
         each = lines / ATOMIC_UNITS
         busiest = max(1.0, each + math.sqrt(2 * each * math.log(ATOMIC_UNITS)))
         lanes = _lanes_of_address(access, max(1.0, role.threads / target["warp.threads"]))
-        if lanes == 1.0:
-            continue
         total += sectors * (lanes * busiest / each - 1) * step_us
     return total
+
+
+def _different_sectors(access: Access, size: float) -> float:
+    """Share of the sectors of an instruction that are different ones, in a tensor of `size` bytes, 0 if that
+    is not known: N places fall on n (1 - (1 - 1/n)^N) of n sectors by chance.
+    """
+    each = access.transactions / max(1.0, access.instructions)
+    count = size / SECTOR_BYTES
+    if not count or each <= 1:
+        return 1.0
+    return min(1.0, count * (1 - (1 - 1 / max(1.0, count)) ** each) / each) if count > 1 else 1 / each
 
 
 def _lanes_of_address(access: Access, warps: float) -> float:

@@ -65,7 +65,7 @@ def lane_access(
     if site.space is Space.LOCAL:
         return _local_access(scope, site, write=write, mechanism=mechanism)
     width = max(1, round(site.element_bytes * site.vector))
-    repeats = 1.0 if write or not site.repeatable else _repeats_of_load(scope, site.index)
+    repeats = 1.0 if write or not site.repeatable else repeats_of_load(scope, site.index)
     requested = scope.executions * site.element_bytes * site.vector / repeats
     try:
         narrow = scope.addresses(site.index)
@@ -120,6 +120,7 @@ def lane_access(
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
         run_bytes=run_bytes,
         sector_bytes=sector_bytes if _continues(scope, site, width) else 0.0,
+        step_bytes=0.0 if write or site.space is not Space.GLOBAL else _step_within_sector(scope, site),
         warp_share=scope.warp_share if site.space is Space.GLOBAL else 1.0,
         in_row=max(1.0, _in_row(scope) / merged / repeats) if site.space is Space.SHARED else 1.0,
     )
@@ -308,7 +309,8 @@ def _merged(scope: Scope, site: AccessSite, width: int, *, write: bool) -> tuple
         if not write and site.vector == 1:
             widest = min(widest, widest_joined(site.dtype, loop.functions))
         along = 1
-        while loop.unrolled and along * 2 <= loop.extent and width * factor * 2 <= widest:
+        copies = loop.extent if loop.unrolled else loop.copies
+        while along * 2 <= copies and width * factor * 2 <= widest:
             first = _stepped(scope, loop, along * 2)
             second = scope.shifted(loop, first.pattern[loop.variable] + along)
             a = first.addresses(site.index) * site.element_bytes
@@ -325,7 +327,7 @@ def _stepped(scope: Scope, loop: Loop, step: int) -> Scope:
     return scope.shifted(loop, value // step * step)
 
 
-def _repeats_of_load(scope: Scope, index: Any) -> float:
+def repeats_of_load(scope: Scope, index: Any) -> float:
     """Mean number of times that a thread loads each of its addresses in unrolled loops.
 
     The compiler loads once for all: for the iterations of a loop that does not change the address, and for
@@ -413,6 +415,20 @@ def _continues(scope: Scope, site: AccessSite, width: int) -> bool:
         for loop in scope.loops
         if loop.unrolled
     )
+
+
+def _step_within_sector(scope: Scope, site: AccessSite) -> float:
+    """As `Access.step_bytes`: of a thread that walks over a row element by element, for example."""
+    reads = scope.depends_on(site.index)
+    around = (*((scope.phase_loop,) if scope.phase_loop is not None else ()), *scope.loops)
+    loop = next((x for x in reversed(around) if x.extent > 1 and x.variable in reads), None)
+    if loop is None:
+        return 0.0
+    try:
+        step = _step_bytes(scope, site, loop.variable, loop.start)
+    except UnevaluableError:
+        return 0.0
+    return step if step < SECTOR_BYTES else 0.0
 
 
 def _step_bytes(scope: Scope, site: AccessSite, variable: int, start: int) -> float:

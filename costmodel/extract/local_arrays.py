@@ -24,13 +24,16 @@ from typing import Any
 
 from .element_types import element_type
 from .expressions import constant, identity, variables
-from .loops import is_unrolled, visit
+from .loops import ASYNCHRONOUS, MATRIX, calls, is_unrolled, visit
 from .mathematics import MATH, MATH_NAMES
 
 MOST_ITERATIONS = 256
 MOST_STEPS = 2000
 MOST_REGISTERS = 256
 ANY_REMAINDER, EVEN_REMAINDER, SMALL_REMAINDER = 4, 8, 16
+# Instructions of copies of an iteration in a kept loop (LLVM's default for unrolling in part), and copies
+# beyond which no more neighbours are joined: 16 bytes.
+JOINED_STEPS, MOST_JOINED = 150.0, 16
 SMALL_STEPS = 8  # instructions of an iteration whose copies for SMALL_REMAINDER are unrolled
 
 
@@ -164,6 +167,21 @@ def is_kept(loop: Any, outer: frozenset[int]) -> bool:
     if extent is None:  # it is constant once the loops around it are unrolled
         return not variables(loop.extent) <= outer
     return extent > MOST_ITERATIONS or extent * _steps(loop.body) > MOST_STEPS
+
+
+def copied_iterations(loop: Any) -> int:
+    """Iterations of a constant loop that follow each other in the machine code, if it is unrolled in part.
+
+    Loads of neighbours are joined in them. They are a power of two that divides the iterations.
+    """
+    extent = constant(loop.extent)
+    if extent is None or constant(loop.min) is None or calls(loop.body, (*ASYNCHRONOUS, *MATRIX)):
+        return 1
+    most = min(MOST_JOINED, JOINED_STEPS / max(1.0, _steps(loop.body)))
+    count = 1
+    while count * 2 <= most and extent % (count * 2) == 0:
+        count *= 2
+    return count
 
 
 def _steps(node: Any) -> float:

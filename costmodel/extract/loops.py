@@ -58,7 +58,12 @@ LOADS_OF_SMALL_BODIES = 32
 # code of 144 sums.
 SELECTED_LOADS, SELECTED_VALUES = 2, 4
 JOINED_BRANCHES = 5.0  # loads in flight of branches with divisions, if they have one condition
+# Different divisions in the condition of a selection up to which the compiler computes all of it at once and
+# makes predicates of it; with more, it has a branch for each part. Read off the machine code of four products
+# of windows of images by others, with 1 and 3 divisions (nvcc 13.0); ragged tiles of matmuls have up to 2.
+FEW_DIVISIONS = 2
 DIVIDED = 0.5  # time of an address with divisions, as a share of a round trip
+_QUOTIENTS = ("FloorDiv", "FloorMod", "Div", "Mod")
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
 
 
@@ -181,13 +186,14 @@ def round_trips_of_branches(node: Any, is_global: Callable[[Any], bool], *, alon
     """Round trips to memory that an iteration of a loop waits for, whose body is a branch that the compiler
     keeps; 0 if it keeps none.
 
-    The branch has a store of loads from device memory. The compiler turns a short branch into predicates. It
-    keeps one with another condition inside, one that computes a swizzled address anew in each iteration, and
-    one with a division in the address of its load. Then no load is issued before those of the branch before
-    it have arrived. If no loop changes the condition, a few branches with divisions are joined; each still
-    computes its address by some 40 instructions that wait for each other. Read off the machine code of copies
-    whose tile the threads do not divide, at a tensor's edge and to swizzled rows, and of 22 convolutions
-    (nvcc 13.0).
+    The branch has a store of loads from device memory, or chooses between such a load and another value
+    for a store. The compiler turns a short branch into predicates. It keeps one with another condition
+    inside, one that computes a swizzled address anew in each iteration, and one with a division in the
+    address of its load. Of a selection, it keeps the branch if the condition takes several divisions.
+    Then no load is issued before those of the branch before it have arrived. If no loop changes the
+    condition, a few branches with divisions are joined; each still computes its address by some 40
+    instructions that wait for each other. Read off the machine code of copies whose tile the threads do
+    not divide, at a tensor's edge and to swizzled rows, and of 22 convolutions (nvcc 13.0).
 
     Args:
         node: the loop.
@@ -195,21 +201,42 @@ def round_trips_of_branches(node: Any, is_global: Callable[[Any], bool], *, alon
         alone: whether no loop that stays a loop is around this one.
     """
     branch = _inside_unrolled(node.body)
-    if type(branch).__name__ != "IfThenElse":
+    parts = _sides(branch)
+    if parts is None:
         return 0.0
     steps, outer = set(), node
     while type(outer).__name__ == "For":
         steps.add(identity(outer.loop_var))
         outer = outer.body
-    changes = _variables(branch.condition)
+    condition, *stores = parts
+    changes = _variables(condition)
     if changes <= steps:  # constants, once the loops are unrolled
         return 0.0
-    parts = (branch.then_case, branch.else_case)
-    if any(_stores_guarded(part, is_global, steps) for part in parts):
-        return 1.0
-    if any(_stores_divided(part, is_global, steps) for part in parts):
+    if branch is stores[0]:  # a selection
+        kept = str(branch.buffer.scope()).startswith("shared") and touches_global(branch.value, is_global)
+        divided = kept and _divisions(condition, steps) > FEW_DIVISIONS
+    else:
+        divided = any(_stores_divided(part, is_global, steps) for part in stores)
+        if any(_stores_guarded(part, is_global, steps) for part in stores):
+            return 1.0 + DIVIDED * divided
+    if divided:
         return DIVIDED + (1 / JOINED_BRANCHES if alone and not changes & steps else 1.0)
     return 0.0
+
+
+def _sides(branch: Any) -> tuple[Any, ...] | None:
+    """The condition and both parts of a branch; None if a statement is none.
+
+    The generated source has a branch for a store of a value that is loaded under a condition.
+    """
+    kind = type(branch).__name__
+    if kind == "IfThenElse":
+        return branch.condition, branch.then_case, branch.else_case
+    if kind == "BufferStore":
+        choice = branch.value
+        if getattr(getattr(choice, "op", None), "name", "").endswith("if_then_else"):
+            return choice.args[0], branch
+    return None
 
 
 def loads_beside_calls(node: Any, is_global: Callable[[Any], bool]) -> bool:
@@ -236,6 +263,27 @@ def calls_routine(part: Any, kind: str) -> bool:
     return kind == "Div" and element_type(str(part.dtype)).kind == "float"
 
 
+def _divisions(expression: Any, steps: set[int]) -> int:
+    """Different divisions in an expression that the loops' variables `steps` change, by anything but a power
+    of two. A quotient and its remainder are one.
+    """
+    from tvm.ir import structural_hash
+
+    found: set[tuple[int, int]] = set()
+
+    def look(part: Any, kind: str) -> None:
+        if kind in _QUOTIENTS and not _is_power_of_two(part.b) and _variables(part.a) & steps:
+            found.add((structural_hash(part.a), structural_hash(part.b)))
+
+    visit(expression, look)
+    return len(found)
+
+
+def _is_power_of_two(expression: Any) -> bool:
+    number = constant(expression)
+    return number is not None and number & (number - 1) == 0
+
+
 def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:
     """Whether a part of a branch is one store of loads from device memory to shared memory, to whose
     addresses the compiler comes by divisions: those of the loops' variables `steps` by anything but a power
@@ -248,9 +296,8 @@ def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]
 
     def look(part: Any, kind: str) -> None:
         nonlocal divided
-        if kind in ("FloorDiv", "FloorMod", "Div", "Mod") and not divided:
-            by = constant(part.b)
-            divided = (by is None or by & (by - 1) != 0) and bool(_variables(part.a) & steps)
+        if kind in _QUOTIENTS and not divided:
+            divided = not _is_power_of_two(part.b) and bool(_variables(part.a) & steps)
 
     def loads(part: Any, kind: str) -> None:
         if kind == "BufferLoad" and is_global(part.buffer):

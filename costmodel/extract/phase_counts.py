@@ -89,6 +89,8 @@ class PhaseCounts:
     quotients: set[str] = field(default_factory=set)  # texts of those that were counted
     computed: dict[Hashable, float] = field(default_factory=dict)  # lane executions by value, of those that
     # the compiler computes once
+    # by local buffer: how often the compiler finds each element in what was last loaded into it
+    staged: dict[int, float] = field(default_factory=dict)
     named_syncs: float = 0.0  # of `block_syncs`, those at a barrier with a number of its own
     named_arrivals: float = 0.0  # at such barriers, by warps that go on at once
     committed: list[float] = field(default_factory=list)  # operations of groups of matrix instructions that

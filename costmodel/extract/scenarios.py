@@ -33,6 +33,7 @@ class Loop:
     longest: float = 0.0  # the largest extent of any block and iteration around it, if they differ
     stores: frozenset[int] = frozenset()  # buffers that its iterations store to, or hand to calls
     functions: Functions = Functions.SHORT  # that its iterations call
+    copies: int = 1  # iterations that follow each other in the machine code, if it is unrolled in part
 
     @property
     def most(self) -> int:

@@ -163,6 +163,7 @@ class Scope(Scenarios):
         longest: float = 0.0,
         stores: frozenset[int] = frozenset(),
         functions: Functions = Functions.SHORT,
+        copies: int = 1,
     ) -> Scope:
         """The scope inside a loop.
 
@@ -170,7 +171,10 @@ class Scope(Scenarios):
         are in flight at once; else they multiply `times`. Samples of conditions are drawn among as
         many iterations as the `longest` extent has.
         """
-        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit, longest, stores, functions)
+        loop = Loop(
+            *(variable, extent, unrolled, start, together, rewrites, limit, longest, stores, functions),
+            copies=copies,
+        )
         return replace(
             self,
             times=self.times if as_phase else self.times * extent,

@@ -23,7 +23,7 @@ from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
 from .filled_buffers import fills_of
 from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
-from .local_arrays import arrays_in_local_memory
+from .local_arrays import arrays_in_local_memory, copied_iterations, is_kept
 from .local_waits import waits_for_local_memory
 from .memory import Memory
 from .phase_counts import PhaseCounts
@@ -35,7 +35,7 @@ from .shared_memory_order import follows_shared_index, rewrites_shared
 from .tables import tables_of
 from .trip_guesses import guessed_trips
 from .unrolled_elements import UnrolledElements, transformed_buffer
-from .value_counts import count_address, count_selected_moves, count_value
+from .value_counts import count_address, count_selected_moves, count_value, repeats_of_value
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
 WHILE = -1  # the variable that numbers the iterations of a while loop
@@ -328,6 +328,7 @@ class KernelReader:
         used = self._used(node.buffer, node.indices[0])
         source = transformed_buffer(node.value, self._elements.counters)
         self._live.store(self._role.number, identity(node.buffer.data), source, used)
+        self.phase.staged[identity(node.buffer.data)] = repeats_of_value(self, node.value, scope)
         self.memory.note_store(identity(node.buffer.data))
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
@@ -395,7 +396,8 @@ class KernelReader:
                 node,
                 scope,
                 turns,
-                unrolled=inline or (extent or UNROLLED_AT_MOST + 1) <= UNROLLED_AT_MOST,
+                unrolled=inline
+                or ((extent or UNROLLED_AT_MOST + 1) <= UNROLLED_AT_MOST and not is_kept(node, frozenset())),
                 as_phase=False,
                 longest=longest,
             )
@@ -443,6 +445,8 @@ class KernelReader:
 
         start = constant(node.min)
         rewrites = not as_phase and rewrites_shared(node.body)
+        # a store to shared memory may change what the next iteration loads
+        copies = 1 if unrolled or as_phase or rewrites else copied_iterations(node)
         if start is not None:
             step = node.loop_var - start if start else node.loop_var
             variable = node.loop_var
@@ -460,7 +464,10 @@ class KernelReader:
             limit=None if scope.is_data(node.extent) else node.extent,
             longest=longest,
             stores=loops.stored_buffers(node.body),
-            functions=functions_of(node.body, fast_math=self.fast_math) if unrolled else Functions.SHORT,
+            functions=functions_of(node.body, fast_math=self.fast_math)
+            if unrolled or copies > 1
+            else Functions.SHORT,
+            copies=copies,
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address

@@ -83,6 +83,9 @@ class Access:
     warp_share: float = 1.0
     # shared memory: instructions of a warp one after another, all loads or all stores
     in_row: float = 1.0
+    # plain loads: bytes from the place of a lane to its next one, in the innermost loop that moves it, if a
+    # sector has several of them; else 0
+    step_bytes: float = 0.0
     # the memory of a peer: how its network moves the bytes (`target.network.MECHANISMS`)
     peer: str = ""
 

@@ -163,3 +163,93 @@ def largest_element(written):
             Z[tx] = place[0]
 
     return main
+
+
+def windows_under_a_selection(width, steps=3, rows=64):
+    """The rows of padded windows of an image for a product, each element loaded under a selection."""
+    windows = 8 * width * width
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((8, width, width, 3), "float16"),
+        W: T.Tensor((steps * 32, 64), "float16"),
+        Y: T.Tensor((windows, 64), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(windows, rows), threads=128) as bx:
+            a = T.alloc_shared((rows, 32), "float16")
+            b = T.alloc_shared((32, 64), "float16")
+            c = T.alloc_fragment((rows, 64), "float32")
+            T.clear(c)
+            for step in T.serial(steps):
+                for i, j in T.Parallel(rows, 32):
+                    m = bx * rows + i
+                    k = step * 32 + j
+                    h = m % (width * width) // width + k // 15 - 2
+                    w = m % width + k // 3 % 5 - 2
+                    inside = (h >= 0) and (w >= 0) and (h < width) and (w < width)
+                    a[i, j] = T.if_then_else(
+                        inside, X[m // (width * width), h, w, k % 3], T.Cast("float16", 0)
+                    )
+                T.copy(W[step * 32, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, Y[bx * rows, 0])
+
+    return main
+
+
+def products_without_matrix_units(rows=64, depth=32):
+    """Products of tiles in shared memory by multiply-adds; each thread has a column and half of the rows."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((rows, depth), "float16"),
+        B: T.Tensor((rows, depth), "float16"),
+        Y: T.Tensor((rows, rows), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((rows, depth), "float16")
+            b = T.alloc_shared((rows, depth), "float16")
+            c = T.alloc_fragment((rows, rows), "float32")
+            T.clear(c)
+            T.copy(A, a)
+            T.copy(B, b)
+            for k in T.serial(depth):
+                for i, j in T.Parallel(rows, rows):
+                    c[i, j] += T.Cast("float32", a[i, k]) * T.Cast("float32", b[j, k])
+            T.copy(c, Y)
+
+    return main
+
+
+def sums_of_shared_rows(columns, rows=64):
+    """Each thread adds up a row of a tile in shared memory."""
+
+    @T.prim_func
+    def main(A: T.Tensor((rows, columns), "float32"), Y: T.Tensor((rows,), "float32")):
+        with T.Kernel(1, threads=rows):
+            a = T.alloc_shared((rows, columns), "float32")
+            total = T.alloc_fragment((rows,), "float32")
+            T.clear(total)
+            T.copy(A, a)
+            for j in T.serial(columns):
+                for i in T.Parallel(rows):
+                    total[i] += a[i, j]
+            T.copy(total, Y)
+
+    return main
+
+
+def sums_of_rows_by_a_thread_each(columns, dtype="float16", threads=32):
+    """Each thread adds up a row of a tensor."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, columns), dtype), Y: T.Tensor((1024,), "float32")):
+        with T.Kernel(1024 // threads, threads=threads) as bx:
+            row = bx * threads + T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for j in T.serial(columns):
+                total[0] += T.Cast("float32", X[row, j])
+            Y[row] = total[0]
+
+    return main

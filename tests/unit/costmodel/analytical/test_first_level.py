@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tilesight.costmodel.analytical.first_level import first_level_room, with_held_sectors
+from tilesight.costmodel.analytical.first_level import (
+    first_level_room,
+    fresh_share,
+    with_held_sectors,
+)
 from tilesight.profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
 from tilesight.target.spec import load_target
 
@@ -64,3 +68,22 @@ def test_parts_of_rows_are_not_known_to_follow_each_other(share: float) -> None:
     (phase,) = profile.roles[0].phases
     fewer = replace(phase, trips=Trips((phase.trips.mean * share,)))
     assert alone(replace(profile, roles=(Role("all", 256, (fewer,)),))) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("step", "loads", "lanes", "share"),
+    [
+        (0.0, 1, 32, 1.0),  # not a walk
+        (2.0, 1, 32, 1 / 16),
+        (2.0, 8, 32, 1 / 2),
+        (4.0, 16, 32, 1.0),  # two sectors
+        (2.0, 1, 4096, 1.0),  # their lines do not stay
+    ],
+)
+def test_a_walk_comes_to_a_new_sector_now_and_then(
+    step: float, loads: float, lanes: int, share: float
+) -> None:
+    load = Access(
+        Space.GLOBAL, "x", False, "ld", 2.0 * lanes, lanes, lanes / 32, vector_bytes=2, step_bytes=step
+    )
+    assert fresh_share(load, loads, resident=1, room=128 * 1024) == share

@@ -122,3 +122,36 @@ def test_stores_of_lone_sectors_cost_both_halves_of_64_bytes() -> None:
         for width in (8, 16)
     }
     assert shares == {8: [1.0], 16: [0.0]}
+
+
+@pytest.mark.parametrize(("width", "waits"), [(55, 16 * (1 + 0.5)), (64, 0)])
+def test_a_selection_with_several_divisions_is_a_branch(width: int, waits: float) -> None:
+    # of images of 64, a quotient is a shift
+    profile = read(kernels.windows_under_a_selection(width))
+    (loop,) = [p for r in profile.roles for p in r.phases if p.is_loop and p.work.matrix]
+    assert loop.work.load_branches == waits * 128 / 32
+
+
+def test_an_element_of_shared_memory_is_converted_once() -> None:
+    profile = read(kernels.products_without_matrix_units())
+    # for each of 32 steps, a column of B and half of the rows of A; then nothing
+    assert total(profile, "convert_ops") == 128 * 32 * (1 + 32)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(64, 16), (128, 16), (136, 16), (131, 4)])
+def test_a_loop_that_is_unrolled_in_part_joins_loads_from_shared_memory(columns: int, width: int) -> None:
+    loads = [
+        a for a in accesses(read(kernels.sums_of_shared_rows(columns)), Space.SHARED) if a.mechanism == "ld"
+    ]
+    assert [a.vector_bytes for a in loads] == [width]
+
+
+def test_a_loop_that_is_too_long_to_be_unrolled_joins_none() -> None:
+    profile = read(kernels.products_without_matrix_units())
+    assert {a.vector_bytes for a in accesses(profile, Space.SHARED) if a.mechanism == "ld"} == {2}
+
+
+@pytest.mark.parametrize(("dtype", "step"), [("float16", 2), ("float32", 4)])
+def test_a_walk_over_a_row_stays_in_a_sector(dtype: str, step: int) -> None:
+    (walk,) = accesses(read(kernels.sums_of_rows_by_a_thread_each(1000, dtype)))
+    assert walk.step_bytes == step

@@ -147,7 +147,8 @@ def test_scattered_rows_are_written_once_to_a_table_that_fits() -> None:
 
 def test_few_bins_contend_for_atomics() -> None:
     few, many = (predict(kernels.histogram(bins, 1 << 22)).terms_us["atomics"] for bins in (16, 1 << 16))
-    assert few == pytest.approx(many * (1 << 12), rel=0.01)
+    assert few > 1e-3 / 1.98 * (1 << 18)  # adds to each of 16 bins, a cycle apart at least
+    assert few > 8 * many  # most units of L2 have no line of them
 
 
 def test_a_table_beyond_the_caches_of_a_cpu_is_fetched_again() -> None:
