@@ -44,6 +44,8 @@ def summarize(
     known = np.isfinite(best_us) & np.isfinite(chosen_us)
     loss = np.where(known, chosen_us / np.where(known, best_us, 1.0) - 1, 0.0)
     loss = np.where(np.isfinite(loss), loss, 0.0)
+    worst = int(loss.argmax())
+    expected_worst = float(loss[worst])
     default_us = {}
     for column, size in enumerate(state.sizes):
         default = problem.default(size)
@@ -57,11 +59,11 @@ def summarize(
             f"{count} kernels do not serve all sizes as well as the default config of each does; "
             f"it is faster at {', '.join(slower)}"
         )
-    if len(table.kernels) == most_kernels and loss.max() > MOST_LOSS:
+    if len(table.kernels) == most_kernels and expected_worst > MOST_LOSS:
         more = most_kernels + max(1, most_kernels // 2)
         found.append(
-            f"{most_kernels} kernels are expected to lose up to {percent(float(loss.max()))} at "
-            f"{table.vary}={sizes[int(loss.argmax())]}: with --kernels {more} the same command chooses again "
+            f"{most_kernels} kernels are expected to lose up to {percent(expected_worst)} at "
+            f"{table.vary}={sizes[worst]}: with --kernels {more} the same command chooses again "
             "and recalls what was measured"
         )
     is_cut = state.predictions.is_cut or measurements.is_cut or clock.is_over(PlanClock.MEASURE)
@@ -75,7 +77,7 @@ def summarize(
         table=table,
         weights=dict(zip(state.sizes, columns.sampled_weights(state.sizes), strict=True)),
         expected_mean=float(loss @ columns.weights(state.sizes)),
-        expected_worst=float(loss.max()),
+        expected_worst=expected_worst,
         default_us=default_us,
         looked_at=len(state.predictions.configs),
         built=state.built_count,

@@ -85,13 +85,11 @@ class RayConnection:
 
         A request without one that waits for a dead head makes Ray end this process after a minute.
         """
-        from ray.core.generated.gcs_pb2 import GcsNodeInfo
-
         client = self.ray._private.worker.global_worker.gcs_client
         return [
             {
                 "NodeID": node.node_id.hex(),
-                "Alive": node.state == GcsNodeInfo.GcsNodeState.ALIVE,
+                "Alive": node.state == node.GcsNodeState.ALIVE,
                 "NodeManagerHostname": node.node_manager_hostname,
                 "Resources": dict(node.resources_total),
             }
