@@ -31,7 +31,7 @@ def first_loads_us(
         target: the rate of device memory.
         traffic: the bytes of each tensor at device memory.
         waves: how often each core begins blocks, at least 1. The first loads of one wave are in step.
-        core_us: time in which the port of a core moves the first loads of its blocks.
+        core_us: time in which the port of a core moves the first loads of one wave of its blocks.
     """
     rate: float = target.get("device.memory.dram.read_gb_per_s", target.dram_gb_per_s)
     asked: dict[str, float] = {}
@@ -45,7 +45,7 @@ def first_loads_us(
         for t in traffic.tensors
         if not t.write and asked.get(t.tensor)
     )
-    return max(0.0, read / (rate * 1e3) - core_us) / max(1.0, waves)
+    return max(0.0, read / (rate * 1e3) / max(1.0, waves) - core_us)
 
 
 def first_bytes(profile: KernelProfile, target: Target) -> float:

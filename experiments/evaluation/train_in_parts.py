@@ -18,10 +18,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
@@ -38,6 +40,7 @@ from tilesight.costmodel.training.train_and_evaluate import TrainingPlan
 from tilesight.records.dataset import read_dataset
 from tilesight.workers import thread_limits
 
+SLICE = 500  # rows that a process describes at once
 MARGIN = 1.05  # of the longest fit so far, for the next ones
 _shared: list[Any] = []  # what forked processes use: the rows, then their table
 
@@ -72,18 +75,34 @@ def kept(numbered: tuple[int, Task], out: Path) -> float:
     return time.perf_counter() - begin
 
 
-def described_by(model: AnalyticalModel) -> Described:
-    """Times and features of the shared rows. The predictions, which no fit uses, are left out."""
-    return replace(describe(_shared[0], model), predictions=())
+def described_slice(model: AnalyticalModel, rows: slice) -> Described:
+    """Times and features of some of the shared rows. The predictions, which no fit uses, are left out."""
+    return replace(describe(_shared[0][rows], model), predictions=())
 
 
-def described_rows(rows: Sequence[MeasuredRow]) -> DescribedRows:
-    """Describe the rows with the shipped and with the round constants, in two processes."""
+def described_rows(rows: Sequence[MeasuredRow], workers: int) -> DescribedRows:
+    """Describe the rows with the shipped and with the round constants, in `workers` processes."""
     models = [AnalyticalModel(), AnalyticalModel(ROUGH)]
+    slices = [slice(first, first + SLICE) for first in range(0, len(rows), SLICE)]
     _shared[:] = [rows]
-    with get_context("fork").Pool(len(models)) as pool:
-        found = pool.map(described_by, models)
-    return DescribedRows(rows, {model.version: one for model, one in zip(models, found, strict=True)})
+    with get_context("fork").Pool(workers) as pool:
+        found = pool.starmap(described_slice, product(models, slices), chunksize=1)
+    return DescribedRows(
+        rows,
+        {
+            model.version: joined(found[number * len(slices) : (number + 1) * len(slices)])
+            for number, model in enumerate(models)
+        },
+    )
+
+
+def joined(parts: Sequence[Described]) -> Described:
+    """The descriptions of all rows, of those of slices."""
+    return Described(
+        (),
+        np.concatenate([part.analytical_us for part in parts]),
+        np.concatenate([part.features for part in parts]),
+    )
 
 
 def run(tasks: Sequence[tuple[int, Task]], table: RowTable, out: Path, workers: int, end: float) -> int:
@@ -128,7 +147,7 @@ def main() -> None:
     plan = TrainingPlan.of(rows, SPLITS[:2], objective="regression", constants=ROUGH, random_state=0, **less)
     numbered = list(enumerate(plan.tasks))
     missing = [one for one in numbered if not file_of(one[0], given.out).exists()]
-    table = described_rows(rows)
+    table = described_rows(rows, given.workers)
     if left := run(missing, table, given.out, given.workers, end):
         sys.exit(f"{left} of {len(numbered)} fits are left: call again")
     estimator, judged = plan.results(

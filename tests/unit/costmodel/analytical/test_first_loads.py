@@ -42,6 +42,11 @@ def test_later_waves_load_beside_the_arithmetic_of_others() -> None:
     assert _wait_us(_profile(1), waves=0.5) == pytest.approx(_wait_us(_profile(1)))
 
 
+def test_the_port_moves_the_first_loads_of_one_wave_at_a_time() -> None:
+    whole_us = _wait_us(_profile(1))
+    assert _wait_us(_profile(1), waves=4.0, core_us=0.1 * whole_us) == pytest.approx(0.15 * whole_us)
+
+
 def test_only_the_first_iteration_of_a_pipelined_loop_is_waited_for() -> None:
     assert _wait_us(_profile(16)) == pytest.approx(_wait_us(_profile(1)) / 16)
     assert first_bytes(_profile(16), H200) == BYTES / 16
