@@ -50,7 +50,9 @@ EXCHANGE_CYCLES = 23.0
 # From the store of a value to shared memory to its use by another thread, behind a barrier that is counted by
 # itself: the latency of a load from shared memory. Source: as above
 SHARED_CYCLES = 33.0
-FIRST_LEVEL_CYCLES = 41.0  # latency of a load that hits the first-level cache. Source: as above
+# Latency of a load that hits the first-level cache. A chain of such loads takes 9 cycles a load longer than
+# one from shared memory. Source: experiments/copy_latency, an H200
+FIRST_LEVEL_CYCLES = 41.0
 # Of a branch in which a warp loads a number from shared memory, adds it, and joins its lanes again: the
 # latency of the load, and a dozen cycles. 54 kernels of chunk_scan, with 32 to 256 such branches one after
 # another, are predicted best with 40 to 50.
