@@ -35,10 +35,20 @@ class LaunchGeometry:
         """`count` values of each index of a block, by variable identity; all ranks in a cluster alike."""
         found = {}
         for dimension, (axis, (variable, extent)) in enumerate(self.block.items(), first_dimension):
-            chosen = sequence(count, dimension, extent)
-            side = dict(zip(AXES, self.cluster, strict=False)).get(axis, 1)
-            found[variable] = chosen if side == 1 else chosen // side * side + np.arange(count) % side
+            found[variable] = self._all_ranks(axis, sequence(count, dimension, extent))
         return found
+
+    def with_all_ranks(self, indices: Mapping[int, NDArray[Any]]) -> dict[int, NDArray[Any]]:
+        """Sampled values of variables, those of blocks moved within their clusters: all ranks alike."""
+        axes = {variable: axis for axis, (variable, _) in self.block.items()}
+        return {
+            variable: self._all_ranks(axes[variable], chosen) if variable in axes else chosen
+            for variable, chosen in indices.items()
+        }
+
+    def _all_ranks(self, axis: str, chosen: NDArray[Any]) -> NDArray[Any]:
+        side = dict(zip(AXES, self.cluster, strict=False)).get(axis, 1)
+        return chosen if side == 1 else chosen // side * side + np.arange(len(chosen)) % side
 
     @property
     def grid(self) -> tuple[int, int, int]:

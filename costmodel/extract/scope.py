@@ -342,7 +342,8 @@ class Scope(Scenarios):
     def in_iterations(self, condition: Any) -> Scope | None:
         """The scope in the iterations of a loop, those in which `condition` holds, which its trips count.
 
-        Samples of blocks and iterations are drawn again, among those that exist. None if there are none.
+        Samples of blocks and iterations are drawn again, among those that exist, with as many of each rank in
+        a cluster, since the blocks of a cluster have the same iterations. None if there are none.
         """
         cases = self._cases_of(condition, (*self.phase_loops, *self.loops))
         if cases is None:
@@ -351,9 +352,12 @@ class Scope(Scenarios):
         if not len(rows):
             return None
         drawn = sequence(CONDITION_SCENARIOS, self.drawn, len(rows))
+        chosen = {
+            variable: values[rows[drawn], columns[drawn]] for variable, values in cases.bindings.items()
+        }
         chance = dict(self.chance)
-        for variable, values in cases.bindings.items():
-            chance[variable] = values[rows[drawn], columns[drawn]][:, None]
+        for variable, values in self.launch.with_all_ranks(chosen).items():
+            chance[variable] = values[:, None]
         self._rebind(chance)
         return replace(
             self,
