@@ -29,6 +29,16 @@ def first_level_room(profile: KernelProfile, target: Target, resident: float) ->
     return target.get("core.memory.l1.bytes", both)
 
 
+def missing_share(footprint: float, room: float) -> float:
+    """Share of what is in use that a cache lost before it is used again.
+
+    Args:
+        footprint: bytes in use, of all that share the cache.
+        room: bytes of the cache.
+    """
+    return min(1.0, max(0.0, footprint / max(1.0, room) - 1) / OUTGROWN)
+
+
 def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -> KernelProfile:
     """The profile in which no sector that the first-level cache has counts as alone in its 64 bytes.
 
@@ -39,7 +49,7 @@ def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -
     sizes = {tensor.label: tensor.bytes for tensor in profile.tensors}
     room = first_level_room(profile, target, resident)
     lines = LINE_BYTES * profile.block_threads * resident
-    outgrown = max(0.0, lines / max(1.0, room) - 1) / OUTGROWN
+    lost = missing_share(lines, room)
 
     def held(access: Access, phase: Phase) -> bool:
         size = sizes[access.tensor]
@@ -51,7 +61,7 @@ def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -
     def of(phase: Phase) -> Phase:
         return phase.with_accesses(
             lambda access: (
-                replace(access, alone_share=access.alone_share * min(1.0, outgrown))
+                replace(access, alone_share=access.alone_share * lost)
                 if _is_scattered(access, target) and held(access, phase)
                 else access
             )
@@ -77,7 +87,7 @@ def fresh_share(access: Access, loads: float, resident: float, room: float) -> f
     if not access.step_bytes:
         return 1.0
     lines = LINE_BYTES * min(access.transactions, access.bytes / access.step_bytes) * resident
-    lost = min(1.0, max(0.0, lines / max(1.0, room) - 1) / OUTGROWN)
+    lost = missing_share(lines, room)
     fresh = min(1.0, access.step_bytes * loads / SECTOR_BYTES)
     return fresh + (1 - fresh) * lost
 
@@ -93,4 +103,4 @@ def _is_scattered(access: Access, target: Target) -> bool:
     )
 
 
-__all__ = ["first_level_room", "fresh_share", "with_held_sectors"]
+__all__ = ["first_level_room", "fresh_share", "missing_share", "with_held_sectors"]

@@ -20,7 +20,7 @@ from .demand import (
     l2_bytes_per_cycle,
     l2_writes_per_cycle,
 )
-from .first_level import first_level_room, fresh_share
+from .first_level import first_level_room, fresh_share, missing_share
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
@@ -30,7 +30,6 @@ from .spills import (
     local_bytes,
     local_footprint,
     local_moves,
-    missing_share,
     serial_cycles,
 )
 from .unrolling import iterations_joined

@@ -42,7 +42,7 @@ import math
 from dataclasses import dataclass
 
 from ...profile.values import KernelProfile, Phase, Role, Space, Work
-from .first_level import LINE_BYTES, OUTGROWN
+from .first_level import LINE_BYTES, missing_share
 from .occupancy import WARP_THREADS, Occupancy, spilling_role
 
 NEARLY_FULL = 0.78  # needed over allowed registers from which the spills are in the loop
@@ -256,18 +256,7 @@ def written_beyond_l2(stored: float, footprint: float, beside: float, capacity: 
         beside: other bytes that all resident blocks move.
         capacity: bytes of L2.
     """
-    exceeded = (footprint + beside) / capacity - 1 if footprint else 0.0
-    return stored * min(1.0, max(0.0, exceeded) / OUTGROWN)
-
-
-def missing_share(footprint: float, room: float) -> float:
-    """Share of the elements of an array that a cache lost before a loop over it comes to them.
-
-    Args:
-        footprint: bytes of local memory of all resident threads that share the cache.
-        room: bytes of the cache.
-    """
-    return min(1.0, max(0.0, footprint / max(1.0, room) - 1) / OUTGROWN)
+    return stored * missing_share(footprint + beside, capacity) if footprint else 0.0
 
 
 def _share(role: Role, phase: Phase, in_loop: bool) -> float:
