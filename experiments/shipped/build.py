@@ -14,6 +14,7 @@ public models, with several processes for each GPU; `--have` has the folders of 
 on from. `lower` chooses the configs of these plans without a GPU, and lowers them: with its folder
 after `--have`, plans explore nothing, and the machine with the GPU builds and measures. `--sister` names a
 similar chip: the kernels of its plans come first, and the model chooses others among those of `lower` for it.
+With `--pool`, `lower` explores nothing, either: it chooses among the kernels of all plans that are known.
 
 `pack` writes `database/shipped.db`, with the measured candidates of complete sessions,
 `database/profiles.zip` and `database/plans.zip`. The sessions and plans that ship already stay, unless there
@@ -190,6 +191,7 @@ def plan_run(given: argparse.Namespace, processes: int) -> PlanRun:
         layers=tuple(str(path) for folder in given.have for path in sorted(folder.glob("*.db"))),
         folders=(*given.have, given.out),
         sister=given.sister,
+        pools=given.pool,
         workers=given.workers or max(1, available_cores() // processes),
         sizes=given.shapes,
         kernels=tuple(given.kernels),
@@ -393,7 +395,9 @@ def main() -> None:
     # plans that take turns find the profiles of those before; two keep the cores busy between rounds
     lowering.add_argument("--processes", type=int, default=2, help="plans beside each other")
     lowering.add_argument("--listed", type=int, default=CHOSEN, help="configs that are chosen")
+    lowering.add_argument("--pool", action="store_true", help="choose among the kernels of all plans")
     lowering.set_defaults(measure=0, plan_s=math.inf)
+    planning.set_defaults(pool=False)
     packing = steps.add_parser("pack", help="write the files of the package")
     packing.add_argument("databases", type=Path, nargs="*", help="of sessions and of profiles")
     packing.add_argument("--plans", type=Path, nargs="*", default=[], help="folders of `plan`")

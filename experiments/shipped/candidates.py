@@ -2,7 +2,7 @@
 
 A plan on a GPU starts from them and explores nothing. A plan for a chip may also start from what is known of
 a similar one: the kernels of its plan come first, then those that the model prefers among all configs that
-were chosen for it.
+were chosen for it. And the kernels of all plans are a pool, from which the model chooses for each plan.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def given_configs(
 ) -> GivenConfigs | None:
     """What a plan starts from; None if nothing was chosen for it.
 
+    Configs with the times of the model begin with the kernels of the plan of the sister, or of the plan that
+    this one replaces.
+
     Args:
         job: the plan.
         folders: of earlier calls.
@@ -78,30 +81,42 @@ def given_configs(
     kernels = _kernels(other, folders) if sister else []
     predicted = chosen_configs(folders, job.name, model) if model else {}
     if predicted:
-        return GivenConfigs(list(predicted), [one for one in kernels if one in predicted], predicted)
+        first = kernels if sister else _kernels(job, folders)
+        return GivenConfigs(list(predicted), [one for one in first if one in predicted], predicted)
     chosen = chosen_configs(folders, other.name) if sister else {}
     found = list(dict.fromkeys([*kernels, *chosen_configs(folders, job.name), *chosen]))
     return GivenConfigs(found, kernels) if found else None
+
+
+def pooled_configs(job: PlanJob, folders: Sequence[Path]) -> GivenConfigs | None:
+    """The kernels of all plans of one dtype and layout, those of this plan first; None if there are none.
+
+    A search of a few hundred configs for one plan misses configs that the searches for others have found.
+    """
+    own = _kernels(job, folders)
+    pattern = f"matmul-*-{job.dtype}-{job.layout}-*.json"
+    tables = [path.read_text() for folder in folders for path in sorted(folder.glob(pattern))]
+    for (_, dtype, _, _, layout), texts in _shipped_tables(PACKAGE / PLANS).items():
+        if (dtype, layout) == (job.dtype, job.layout):
+            tables += texts
+    found = dict.fromkeys([*own, *(kernel for table in tables for kernel in _kernels_of(table))])
+    return GivenConfigs(list(found), own) if found else None
 
 
 def _kernels(job: PlanJob, folders: Sequence[Path]) -> list[Config]:
     """The kernels of a plan that was made, none if there is no such plan of the present template."""
     tables = [(folder / job.name).read_text() for folder in folders if (folder / job.name).exists()]
     if not tables:
-        tables = _shipped(job)
-    for table in map(json.loads, tables):
-        if table["template"]["version"] == _template_version():
-            return [Config(values) for values in table["kernels"]]
-    return []
+        key = job.target, job.dtype, job.n, job.k, job.layout
+        tables = _shipped_tables(PACKAGE / PLANS).get(key, [])
+    return next((kernels for table in tables if (kernels := _kernels_of(table))), [])
 
 
-def _shipped(job: PlanJob) -> list[str]:
-    path = PACKAGE / PLANS
-    return (
-        _shipped_tables(path).get((job.target, job.dtype, job.n, job.k, job.layout), [])
-        if path.exists()
-        else []
-    )
+def _kernels_of(text: str) -> list[Config]:
+    """The kernels of a table, none if it is of another version of the template."""
+    table = json.loads(text)
+    is_present = table["template"]["version"] == _template_version()
+    return [Config(values) for values in table["kernels"]] if is_present else []
 
 
 @cache

@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
-from candidates import given_configs, write_candidates
+from candidates import given_configs, pooled_configs, write_candidates
 
 from tilesight.errors import TileSightError
 from tilesight.planner.plan_options import GivenConfigs, PlanLimits
@@ -85,6 +85,7 @@ class PlanRun:
         end: of the call, by `time.time`.
         folders: of earlier calls, and `out`: they may have chosen configs.
         sister: a similar chip, whose plans and chosen configs are taken; empty: none.
+        pools: whether plans without measurements choose among the kernels of all plans.
         measures: whether plans are made, on GPUs. Else their candidates are lowered and predicted only.
     """
 
@@ -98,6 +99,7 @@ class PlanRun:
     end: float
     folders: tuple[Path, ...] = ()
     sister: str = ""
+    pools: bool = False
     measures: bool = True
 
 
@@ -208,10 +210,13 @@ def lower_candidates(
 ) -> str:
     """Choose the configs of a plan and write them, and lower what a plan with them needs.
 
-    What is known of a similar chip replaces the exploration.
+    What is known of a similar chip, or the kernels of all plans, replace the exploration.
     """
-    lowered = Lowered()
-    given = given_configs(job, run.folders, run.sister) if run.sister else None
+    lowered, given = Lowered(), None
+    if run.sister:
+        given = given_configs(job, run.folders, run.sister)
+    elif run.pools:
+        given = pooled_configs(job, run.folders)
     found = plan(Observers((observer, lowered)), given, run.kernels[0])
     write_candidates(run.out, job.name, found.listed, model)
     return f"lowered {lowered.count}; {summary(found)}"
