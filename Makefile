@@ -26,7 +26,7 @@ tune: $(VENV)/run.stamp ## set up, then: tilesight tune flash_attention --target
 
 # Bytecode is written even where the environment forbids it: hundreds of processes import the same modules.
 # One OpenMP thread a process: the processes of TEST_JOBS share the cores.
-test: check ## set up, then all checks and tests, except those that only CI runs; with TEST_ARGS=--ci those, too
+test: check ## set up, then all checks and tests, except those that take long; with TEST_ARGS=--full those, too
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
 
 check: $(VENV)/dev.stamp ## set up, then ruff, mypy and import-linter

@@ -1,5 +1,5 @@
-"""Which tests run: those marked `gpu` need a GPU that can be built for, those marked `ci` need the option
-`--ci`.
+"""Which tests run: those marked `gpu` need a GPU that can be built for, those marked `full` need the option
+`--full`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--ci", action="store_true", help="run the tests marked `ci`, too, as .ci/run does")
+    parser.addoption("--full", action="store_true", help="run the tests marked `full`, too")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -99,9 +99,9 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))  # stable
-    if not config.getoption("ci"):
-        left_out = [item for item in items if item.get_closest_marker("ci")]
-        items[:] = [item for item in items if not item.get_closest_marker("ci")]
+    if not config.getoption("full"):
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=left_out)
         config.stash[LEFT_OUT] = len(left_out)
     marked = [item for item in items if item.get_closest_marker("gpu")]
@@ -144,7 +144,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if count := config.stash.get(LEFT_OUT, 0):
         terminalreporter.write_line(
-            f"{count} tests marked `ci` were left out; `make test TEST_ARGS=--ci` or `pytest --ci` runs them."
+            f"{count} tests marked `full` were left out; "
+            "`make test TEST_ARGS=--full` or `pytest --full` runs them."
         )
     if missed := recorded_ir.misses(Path(os.environ[recorded_ir.MISSES])):
         terminalreporter.write_line(

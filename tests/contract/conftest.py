@@ -14,7 +14,7 @@ from tests.unit.database import samples
 from tilesight.database import Store, open_store
 from tilesight.database.schema import tables as schema
 
-KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)]
+KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)]
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tilesight.target.spec import load_target
 TARGETS = [name for name in ("cpu", "h100", "mi300x") if missing_compiler(load_target(name)) is None]
 
 
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.ci] * (name != "cpu")) for name in TARGETS])
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.full] * (name != "cpu")) for name in TARGETS])
 def target(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -145,13 +145,13 @@ def opened(target: str, shape: str, *dims: str) -> Candidate:
     return Candidate(workload, found, template, config, dims)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_a_dynamic_dimension_is_built_once_for_all_its_values(target: str, cache: Path) -> None:
     results = [built(opened(target, f"m={m},n=512,k=512", "m"), cache) for m in (1, 8192)]
     assert len({(result.artifact, result.binary) for result in results}) == 1
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_what_is_not_dynamic_is_part_of_the_kernel(cache: Path) -> None:
     """On the processor alone: libraries of every target have the hash of their source as a name."""
     opened_m, fixed, other = (

@@ -46,7 +46,7 @@ from tilesight.records.trial import BuildResult
 from tilesight.target.spec import load_target
 
 pytest.importorskip("ray", reason="Ray is not installed")
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.full
 
 
 class Nodes:

@@ -26,7 +26,7 @@ from tilesight.executor.jobs import BuildJob, Job, LowerJob, MeasureJob
 from tilesight.executor.ray import RayExecutor
 from tilesight.target.spec import load_target
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tilesight.records.session import SessionResult
 from tilesight.records.trial import Status
 from tilesight.tuner.recorded import find_answer
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,7 +14,7 @@ from tests.support.preloaded import run_python
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
-    pytest.mark.ci,
+    pytest.mark.full,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes"),
 ]
 

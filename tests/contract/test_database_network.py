@@ -20,7 +20,7 @@ from tilesight.problem.space import Census
 from tilesight.records.session import Effort, SessionState
 from tilesight.records.winners import Miss
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.full
 
 CENSUS = Census(1, 1, {})
 CONTEXT = samples.context()

@@ -195,7 +195,7 @@ MIGHTY = {
 }
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.parametrize("grant", MIGHTY)
 def test_a_role_that_no_transaction_restrains_runs_no_query(
     postgres_url: str, postgres: Server, tables: str, grant: str
@@ -223,7 +223,7 @@ def test_a_role_that_may_read_more_runs_queries(store: Store, postgres: Server, 
         postgres.execute(f"REVOKE {role} FROM {USER}")
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_the_message_on_a_mighty_role_tells_how_a_query_can_be_run(
     postgres_url: str, postgres: Server, tables: str
 ) -> None:

@@ -16,7 +16,7 @@ from tilesight.errors import DatabaseCorruptError, DatabaseError, DatabaseFullEr
 from tilesight.problem.space import Census
 from tilesight.records.session import Baseline, Effort
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.full
 
 CONTEXT = samples.context()
 

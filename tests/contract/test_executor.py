@@ -53,7 +53,7 @@ from tilesight.workers import TimeLimit
 Make = Callable[[Path], Any]
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.ci)])
+@pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.full)])
 def make(request: pytest.FixtureRequest) -> Make:
     """Makes an executor, given its kernel cache."""
     return (

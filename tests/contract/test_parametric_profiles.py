@@ -38,7 +38,7 @@ DEQUANT = (
 CASES = [
     pytest.param("matmul", "h200", MATMUL, "M0", ["M5", "m=1280,n=4352,k=640"], EXACT, id="matmul"),
     pytest.param(
-        "matmul", "h200", UNEVEN, "M0", ["M5"], SAMPLED, id="matmul at an edge", marks=pytest.mark.ci
+        "matmul", "h200", UNEVEN, "M0", ["M5"], SAMPLED, id="matmul at an edge", marks=pytest.mark.full
     ),
     pytest.param("gemv", "h200", GEMV, "V0", ["n=9216,k=16384"], EXACT, id="gemv"),
     pytest.param("rms_norm", "h200", RMS_NORM, "m=4096,n=4096", ["m=1280,n=4096"], EXACT, id="rms_norm"),
@@ -50,7 +50,7 @@ CASES = [
         [LONG_STATE],
         EXACT,
         id="chunk_state",
-        marks=pytest.mark.ci,
+        marks=pytest.mark.full,
     ),
     pytest.param(
         "dequant_matmul",
@@ -69,7 +69,7 @@ CASES = [
         ["batch=1,heads=8,seq_len=8192,head_dim=128,causal=true", "FA2"],
         SAMPLED,
         id="causal",
-        marks=pytest.mark.ci,
+        marks=pytest.mark.full,
     ),
 ]
 
@@ -136,7 +136,7 @@ def test_loops_that_are_too_short_are_refused_or_right(depth: int) -> None:
     ("name", "target_name", "shapes"),
     [
         ("matmul", "h200", ("M0", "m=1000,n=1000,k=1000")),
-        pytest.param("matmul", "mi300x", ("m=1000,n=1000,k=1000",), marks=pytest.mark.ci),
+        pytest.param("matmul", "mi300x", ("m=1000,n=1000,k=1000",), marks=pytest.mark.full),
         ("dequant_matmul", "h200", ("m=4096,n=4096,k=1024",)),
     ],
 )

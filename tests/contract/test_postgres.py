@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.postgres import missing
 
-pytestmark = pytest.mark.ci
+pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -89,7 +89,7 @@ def install_from_index(python: Path, wheel: Path, folder: Path) -> None:
         pytest.skip("no package index here has what TileSight needs for this Python")
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.parametrize("version", PYTHONS)
 def test_the_wheel_works_in_a_clean_environment(version: str, wheel: Path, tmp_path: Path) -> None:
     """With the packages that it asks for, directly or by others, and no more.

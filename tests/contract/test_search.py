@@ -37,7 +37,7 @@ TRIED = [name for name in sorted(SAMPLERS) if name != "cmaes" or find_spec("cmae
 
 
 # a question to Optuna's Gaussian process takes a tenth of a second
-@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.ci] * (name == "gp")) for name in TRIED])
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.full] * (name == "gp")) for name in TRIED])
 def sampler(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

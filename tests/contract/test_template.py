@@ -30,11 +30,11 @@ ALL_TEMPLATES = {template.name: template for name in operators() for template in
 OF_ONE_DEVICE = [name for name in operators() if not operator(name).communicates]
 
 
-def pairs(targets: list[str], in_ci: tuple[str, ...]) -> list[ParameterSet]:
-    """Each template with each of `targets` that it is for; those with a target of `in_ci` are marked `ci`."""
+def pairs(targets: list[str], full: tuple[str, ...]) -> list[ParameterSet]:
+    """Each template with each of `targets` that it is for; those with a target in `full` are marked so."""
     return [
         pytest.param(
-            template, target, id=f"{name}-{target.name}", marks=[pytest.mark.ci] * (target.name in in_ci)
+            template, target, id=f"{name}-{target.name}", marks=[pytest.mark.full] * (target.name in full)
         )
         for name, template in ALL_TEMPLATES.items()
         for target in lowered.targets_of(template, targets)
@@ -42,7 +42,7 @@ def pairs(targets: list[str], in_ci: tuple[str, ...]) -> list[ParameterSet]:
 
 
 # the spaces of h100 and h200 differ in no rule
-PAIRS = pairs(lowered.TARGETS, in_ci=("a100", "mi300x"))
+PAIRS = pairs(lowered.TARGETS, full=("a100", "mi300x"))
 
 
 @cache

@@ -135,7 +135,7 @@ def test_python_examples_are_python() -> None:
             assert all(hasattr(tilesight, name.strip()) for name in names.split(",")), names
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_predict_example_runs(tmp_path: Path) -> None:
     [example] = [text for text in blocks("python", [README]) if "tilesight.predict(" in text]
     script = tmp_path / "example.py"  # TileLang reads a kernel's source from its file
@@ -148,7 +148,7 @@ def test_predict_example_runs(tmp_path: Path) -> None:
     assert float(found[1]) > 0
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_the_tutorial_runs(tmp_path: Path) -> None:
     """All its blocks in their order: Python is written to the named file, console lines are run."""
     folder, home = tmp_path / "tutorial", str(tmp_path)

@@ -74,7 +74,7 @@ def browser() -> Iterator[Any]:
         yield opened
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_every_page_is_there_and_every_link_resolves(site: Path) -> None:
     assert {page.stem for page in PAGES} == {page.stem for page in (site / "docs").glob("*.html")}
     pages = [page for page in site.rglob("*.html") if "reports" not in page.parts]
@@ -85,7 +85,7 @@ def test_every_page_is_there_and_every_link_resolves(site: Path) -> None:
     assert len(gallery) == 5
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         for loaded in links(page).loaded:
@@ -96,7 +96,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         )
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_pages_fit_every_width(site: Path, browser: Any) -> None:
     for theme in ("light", "dark"):
         context = browser.new_context(color_scheme=theme, offline=True)
@@ -115,7 +115,7 @@ def test_pages_fit_every_width(site: Path, browser: Any) -> None:
         context.close()
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_search_works_from_files(site: Path, browser: Any) -> None:
     context = browser.new_context(offline=True)
     page = context.new_page()
@@ -137,7 +137,7 @@ def test_search_works_from_files(site: Path, browser: Any) -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore:'myst_parser")
-@pytest.mark.ci
+@pytest.mark.full
 def test_a_broken_link_is_an_error(
     text: str, fault: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -586,7 +586,7 @@ def test_folders_of_killed_builds_are_removed(tmp_path: Path) -> None:
         assert [folder.exists() for folder in (old, young, dead, ours)] == [False, True, False, True]
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_several_processes_compile_equal_sources_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -642,7 +642,7 @@ def test_the_metadata_of_an_entry_is_json(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("size", [0, *(pytest.param(size, marks=pytest.mark.ci) for size in (100, 4096))])
+@pytest.mark.parametrize("size", [0, *(pytest.param(size, marks=pytest.mark.full) for size in (100, 4096))])
 def test_a_truncated_library_is_built_again(tmp_path: Path, size: int) -> None:
     """Loading it would end the process by a bus error."""
     first = build_kernel(scale(), tmp_path)

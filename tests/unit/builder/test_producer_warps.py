@@ -85,7 +85,7 @@ def calls(kernels: Any) -> dict[str, int]:
     ("case", "is_dynamic"),
     [
         *(("matmul", False), ("matmul, one iteration", False)),
-        *(pytest.param(case, True, marks=[pytest.mark.ci] * (case in ONLY_IN_CI)) for case in CASES),
+        *(pytest.param(case, True, marks=[pytest.mark.full] * (case in ONLY_IN_CI)) for case in CASES),
     ],
 )
 def test_no_idle_thread_waits(case: str, is_dynamic: bool) -> None:

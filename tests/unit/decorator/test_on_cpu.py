@@ -28,7 +28,7 @@ N = 512
 CONFIGS: list[dict[str, Any]] = [{"block": 16}, {"block": 32}, {"block": 32, "wrong": True}]
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_noisy_times_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESIGHT_MAX_NOISE", "1e-9")
     made = autotune(configs=CONFIGS[:1], ref_prog=user_kernels.sum_of)(user_kernels.jitted_add())
@@ -114,7 +114,7 @@ def test_in_place_kernels_of_plain_functions_whose_output_comes_first() -> None:
     assert kernel.tilesight.status is Status.VERIFIED
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_inputs_of_the_users_own() -> None:
     from tilelang.autotuner import set_autotune_inputs
 
@@ -184,7 +184,7 @@ def test_predictions_for_a_target_that_is_not_here() -> None:
             made(1 << 20)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_cells_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their source is where IPython puts it, and no module holds them."""
     source = Path(user_kernels.__file__).read_text(encoding="utf-8")
@@ -219,7 +219,7 @@ print(kernel.tilesight.result.from_database, kernel.config)
 """
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_a_result_of_another_process_is_waited_for_and_recalled(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +247,7 @@ def test_a_result_of_another_process_is_waited_for_and_recalled(
     torch.testing.assert_close(kernel(a, b), a + b)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_an_error_of_ref_prog_ends_the_call_and_fails_no_config(tmp_path: Path) -> None:
     zero = tmp_path / "zero.pt"
 

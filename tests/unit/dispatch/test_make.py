@@ -88,7 +88,7 @@ def test_compiled_by_torch_with_a_symbolic_m(real: tuple[Dispatcher, str]) -> No
     assert set(result.values()) == {"SUCCESS"}
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_a_comparison_is_recorded_for_the_next_dispatcher(real: tuple[Dispatcher, str]) -> None:
     made, url = real
     present = made.choose(m=32)

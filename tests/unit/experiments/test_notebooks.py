@@ -71,7 +71,7 @@ def test_public_names_alone_are_used(name: str) -> None:
     assert homes
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_runs_and_shows(name: str, jupytext: Any, tmp_path: Path) -> None:
     if not list(DATA.glob("*.parquet")):

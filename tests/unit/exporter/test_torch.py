@@ -114,14 +114,14 @@ def test_the_operator_computes_and_is_traced(operator_library: Path) -> None:
     ]
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_the_operator_is_exported_and_compiled(operator_library: Path) -> None:
     words = [sys.executable, "-c", EXPORTED, str(operator_library)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_the_operator_of_a_gpu_compiles_without_its_headers(gpu_sample: Sample, tmp_path: Path) -> None:
     kernels = kernels_of_table(gpu_sample.table, "product", None)
     source = torch_operator(kernels, read_interface(kernels))
@@ -130,7 +130,7 @@ def test_the_operator_of_a_gpu_compiles_without_its_headers(gpu_sample: Sample, 
     compile_program([compiler("g++"), *flags, "product_torch.cpp"], tmp_path)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_the_operator_is_built_by_cmake(cpu_sample: Sample, tmp_path: Path) -> None:
     from tilesight.api.exporting import export
 

@@ -29,7 +29,7 @@ def workload(seq_len: int, dtype: str = "float32", **attrs: int) -> Workload:
 
 @pytest.mark.parametrize(
     "asked",
-    [workload(256, group=2), pytest.param(workload(300, causal=True), marks=pytest.mark.ci), workload(300)],
+    [workload(256, group=2), pytest.param(workload(300, causal=True), marks=pytest.mark.full), workload(300)],
 )
 def test_tile_program_is_right(asked: Workload, tmp_path: Path) -> None:
     config = Config(

@@ -43,7 +43,7 @@ def config(block_p: int, block_n: int, block_k: int, scaled_x: str) -> Config:
 @pytest.mark.parametrize(
     ("dims", "tile"),
     [
-        pytest.param((1, 128, 2, 32, 32, 64), (32, 32, 32), marks=pytest.mark.ci),  # whole tiles
+        pytest.param((1, 128, 2, 32, 32, 64), (32, 32, 32), marks=pytest.mark.full),  # whole tiles
         ((2, 128, 2, 64, 64, 32), (32, 32, 32)),  # several tiles of a state, several sequences and chunks
         ((2, 70, 3, 40, 20, 32), (32, 32, 32)),  # padded rows, columns and tokens
         ((1, 1, 1, 7, 1, 32), (32, 32, 32)),  # less than a tile

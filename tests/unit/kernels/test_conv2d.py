@@ -52,8 +52,8 @@ def test_reference_is_a_convolution(workload: Workload, monkeypatch: pytest.Monk
     ("workload", "persistent"),
     [
         (CASES[0], 3),
-        *(pytest.param(case, 0, marks=pytest.mark.ci) for case in CASES),
-        pytest.param(CASES[1], 2, marks=pytest.mark.ci),
+        *(pytest.param(case, 0, marks=pytest.mark.full) for case in CASES),
+        pytest.param(CASES[1], 2, marks=pytest.mark.full),
     ],
     ids=lambda given: str(getattr(given, "key", given)),
 )

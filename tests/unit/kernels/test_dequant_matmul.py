@@ -61,7 +61,7 @@ def config(weights: str, decode: str) -> Config:
 @pytest.mark.parametrize(
     ("m", "n", "k", "group", "weights", "decode"),
     [
-        pytest.param(64, 64, 128, 32, "registers_linear", "bits", marks=pytest.mark.ci),  # whole tiles
+        pytest.param(64, 64, 128, 32, "registers_linear", "bits", marks=pytest.mark.full),  # whole tiles
         (33, 40, 77, 32, "shared", "bits"),
         (17, 50, 130, 64, "shared_wide", "convert"),
         (20, 70, 300, -1, "registers_linear", "convert"),
@@ -93,13 +93,13 @@ def test_tile_program_is_right_for_any_shape(
 @pytest.mark.parametrize(
     ("attrs", "weights", "decode"),
     [
-        pytest.param({"format": "fp4", "group": 64}, "shared_wide", "table", marks=pytest.mark.ci),
+        pytest.param({"format": "fp4", "group": 64}, "shared_wide", "table", marks=pytest.mark.full),
         ({"format": "mxfp4", "group": 32}, "registers_linear", "table"),
         ({"format": "nf4", "group": 32}, "registers_linear", "table"),
-        pytest.param({"zeros": True, "group": 32}, "registers_linear", "bits", marks=pytest.mark.ci),
+        pytest.param({"zeros": True, "group": 32}, "registers_linear", "bits", marks=pytest.mark.full),
         ({"zeros": True, "group": -1}, "shared", "convert"),
         ({"format": "int2", "group": -1}, "shared", "words"),
-        pytest.param({"format": "int2", "group": -1}, "registers_linear", "words", marks=pytest.mark.ci),
+        pytest.param({"format": "int2", "group": -1}, "registers_linear", "words", marks=pytest.mark.full),
     ],
 )
 def test_tile_program_is_right_for_each_format(
@@ -121,7 +121,7 @@ def test_tile_program_is_right_for_each_format(
     assert (out - reference).norm() / reference.norm() < 1e-6
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_gathered_bfloat16_scales_build(tmp_path: Path) -> None:
     """For several groups in an iteration, TileLang packs two scales by a function that its headers lack."""
     target = load_target("h200")

@@ -65,7 +65,7 @@ CASES = [
         {"m": (1, 15, 16, 17, 40)},
         {"group": 32},
         id="dequant",
-        marks=pytest.mark.ci,
+        marks=pytest.mark.full,
     ),
     pytest.param(
         "rms_norm",
@@ -74,7 +74,7 @@ CASES = [
         {"m": (1, 7, 8, 9, 30)},
         {},
         id="rms_norm",
-        marks=pytest.mark.ci,
+        marks=pytest.mark.full,
     ),
     pytest.param(
         "flash_attention",
@@ -92,7 +92,7 @@ CASES = [
             {"tokens": (1, 15, 32, 64, 200), "batch": (1, 2, 1, 2, 5), "tokens_kv": (1, 40, 32, 70, 260)},
             {"causal": causal, "window": 20 * causal},
             id=f"packed attention {order}{' causal' if causal else ''}",
-            marks=[pytest.mark.ci] * (not causal),
+            marks=[pytest.mark.full] * (not causal),
         )
         for order, causal in (("by_head", False), ("by_length", True))
     ),
@@ -103,7 +103,7 @@ CASES = [
         {"seq_len": (1, 16, 31, 65, 200), "batch": (1, 2, 1, 2, 1)},
         {"group": 3, "block": 32, "topk": 4},
         id="selected blocks",
-        marks=pytest.mark.ci,
+        marks=pytest.mark.full,
     ),
     pytest.param(
         "chunk_state",
@@ -112,7 +112,7 @@ CASES = [
         {"seq_len": (1, 31, 32, 33, 100), "batch": (1, 2, 1, 2, 1), "nheads": (1, 2, 3, 1, 2)},
         {"chunk": 32},
         id="chunk_state",
-        marks=pytest.mark.ci,
+        marks=pytest.mark.full,
     ),
 ]
 
@@ -195,7 +195,7 @@ def test_unknown_names_cannot_be_dynamic(dims: tuple[str, ...], message: str) ->
         gpu_template("matmul").check_dynamic(dims)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in operators() if not operator(name).communicates])
 def test_all_dynamic_dimensions_at_once_lower(name: str) -> None:
     """The default config on Hopper, with every dimension taken at run time that the template declares."""

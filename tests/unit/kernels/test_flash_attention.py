@@ -44,12 +44,12 @@ def config(block_m: int, block_n: int, order: str) -> Config:
 @pytest.mark.parametrize(
     ("seq_len", "head_dim", "block_m", "block_n", "order"),
     [
-        pytest.param(64, 16, 32, 32, "by_head", marks=pytest.mark.ci),  # whole tiles
+        pytest.param(64, 16, 32, 32, "by_head", marks=pytest.mark.full),  # whole tiles
         pytest.param(
-            64, 16, 16, 32, "by_length", marks=pytest.mark.ci
+            64, 16, 16, 32, "by_length", marks=pytest.mark.full
         ),  # several queries' blocks share a diagonal tile
         (70, 16, 32, 16, "by_length"),  # padded queries and keys
-        pytest.param(37, 20, 16, 32, "by_head", marks=pytest.mark.ci),  # and padded rows
+        pytest.param(37, 20, 16, 32, "by_head", marks=pytest.mark.full),  # and padded rows
         (1, 8, 16, 16, "by_length"),  # less than a tile
     ],
 )
@@ -67,7 +67,7 @@ def test_tile_program_is_right(
 
 ATTRIBUTES = [
     *(
-        pytest.param(one, marks=pytest.mark.ci)
+        pytest.param(one, marks=pytest.mark.full)
         for one in (
             "causal=true,group=3",
             "causal=true,window=5",
@@ -207,7 +207,7 @@ def test_products_of_overlapped_schedules_are_not_awaited_at_once() -> None:
         assert ("named_barrier_arrive" in kernel.script()) == ("persistent" in more)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_blocks_stay_only_where_all_sizes_are_known() -> None:
     workload, target = ATTENTION.workload("FA4"), load_target("h100")
     tile = {"block_m": 128, "block_n": 64, "num_stages": 2, "threads": 256, "block_order": "by_length"}

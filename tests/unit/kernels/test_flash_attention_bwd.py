@@ -31,8 +31,8 @@ def fp32(seq_len: int, head_dim: int, **attrs: int) -> Workload:
     ("workload", "dq"),
     [
         (fp32(64, 32), "add"),
-        pytest.param(fp32(70, 24, causal=True, group=2, window=20), "add", marks=pytest.mark.ci),
-        pytest.param(fp32(70, 24, group=2), "separate", marks=pytest.mark.ci),  # padded keys and rows
+        pytest.param(fp32(70, 24, causal=True, group=2, window=20), "add", marks=pytest.mark.full),
+        pytest.param(fp32(70, 24, group=2), "separate", marks=pytest.mark.full),  # padded keys and rows
         (fp32(70, 24, causal=True, window=20), "separate"),
     ],
 )

@@ -40,7 +40,7 @@ def computed(name: str, shape: str, config: dict[str, int], folder: Path) -> tup
     ("name", "shape", "config"),
     [
         pytest.param(
-            RULE.name, "batch=2,seq_len=40,heads=2,head_k=24,head_v=20", PREFILL, marks=pytest.mark.ci
+            RULE.name, "batch=2,seq_len=40,heads=2,head_k=24,head_v=20", PREFILL, marks=pytest.mark.full
         ),
         (
             RULE.name,
@@ -51,7 +51,7 @@ def computed(name: str, shape: str, config: dict[str, int], folder: Path) -> tup
             STEP.name,
             "batch=2,heads=3,head_k=24,head_v=20",
             {"block_v": 16, "threads": 64, "vector": 4},
-            marks=pytest.mark.ci,
+            marks=pytest.mark.full,
         ),
     ],
 )

@@ -42,13 +42,13 @@ def fp32(tokens: int, groups: int, n: int, k: int, **attrs: str) -> Workload:
     [
         (fp32(50, 5, 40, 36), [0, 0, 17, 33, 33, 50], 0),  # no rows, one row left over, a whole tile
         (fp32(50, 5, 40, 36), [0, 0, 17, 33, 33, 50], 3),
-        pytest.param(fp32(3, 1, 32, 32, layout="nn"), [0, 3], 0, marks=pytest.mark.ci),
+        pytest.param(fp32(3, 1, 32, 32, layout="nn"), [0, 3], 0, marks=pytest.mark.full),
         pytest.param(
-            fp32(40, 3, 33, 20, layout="nn", fuse="silu_mul"), [0, 1, 1, 40], 0, marks=pytest.mark.ci
+            fp32(40, 3, 33, 20, layout="nn", fuse="silu_mul"), [0, 1, 1, 40], 0, marks=pytest.mark.full
         ),
         (fp32(20, 3, 40, 36, rows="masked", fuse="silu_mul"), [20, 0, 17], 0),
         pytest.param(
-            fp32(20, 3, 40, 36, rows="masked", fuse="silu_mul"), [20, 0, 17], 5, marks=pytest.mark.ci
+            fp32(20, 3, 40, 36, rows="masked", fuse="silu_mul"), [20, 0, 17], 5, marks=pytest.mark.full
         ),
     ],
 )
@@ -86,10 +86,10 @@ def test_tile_program_is_right(workload: Workload, ends: list[int], persistent: 
             fp32(20, 2, 160, 130, scales="block128", rows="masked", fuse="silu_mul"),
             [20, 3],
             0,
-            marks=pytest.mark.ci,
+            marks=pytest.mark.full,
         ),
         (fp32(50, 3, 40, 36, scales="row", fuse="silu_mul"), [0, 17, 17, 50], 2),
-        pytest.param(fp32(20, 2, 40, 36, scales="tensor", rows="masked"), [20, 3], 0, marks=pytest.mark.ci),
+        pytest.param(fp32(20, 2, 40, 36, scales="tensor", rows="masked"), [20, 3], 0, marks=pytest.mark.full),
     ],
 )
 def test_tile_program_scales(workload: Workload, ends: list[int], persistent: int, tmp_path: Path) -> None:

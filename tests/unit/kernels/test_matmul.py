@@ -80,7 +80,7 @@ def test_cpu_kernel_is_right_for_partial_blocks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "epilogue"),
     [
-        pytest.param((64, 64, 64), "shared", marks=pytest.mark.ci),
+        pytest.param((64, 64, 64), "shared", marks=pytest.mark.full),
         ((1, 1, 1), "direct"),
         ((100, 90, 70), "direct"),
         ((33, 17, 65), "shared"),
@@ -106,7 +106,7 @@ FORMS: list[tuple[tuple[int, int, int], dict[str, Value], dict[str, Value]]] = [
 
 @pytest.mark.parametrize(
     ("shape", "attrs", "changes"),
-    [FORMS[0], *(pytest.param(*form, marks=pytest.mark.ci) for form in FORMS[1:])],
+    [FORMS[0], *(pytest.param(*form, marks=pytest.mark.full) for form in FORMS[1:])],
     ids=str,
 )
 def test_gpu_tile_program_is_right_in_all_its_forms(
@@ -119,7 +119,7 @@ def test_gpu_tile_program_is_right_in_all_its_forms(
         assert relative_error(workload, function, tmp_path, GPU.scratch(workload, config)) < 1e-6
 
 
-@pytest.mark.parametrize("layout", ["nt", pytest.param("tn", marks=pytest.mark.ci)])
+@pytest.mark.parametrize("layout", ["nt", pytest.param("tn", marks=pytest.mark.full)])
 def test_cpu_kernel_takes_transposed_operands(layout: str, tmp_path: Path) -> None:
     workload = replace(fp32(40, 70, 30), attrs={"layout": layout})
     config = CPU.default_config(workload, load_target("cpu"))

@@ -23,7 +23,7 @@ MLA = operator("mla_decode")
 @pytest.mark.parametrize(
     ("shape", "split_k"),
     [
-        pytest.param("batch=2,heads=10,kv_len=128,q_len=2,page=64,lengths=mixed", 1, marks=pytest.mark.ci),
+        pytest.param("batch=2,heads=10,kv_len=128,q_len=2,page=64,lengths=mixed", 1, marks=pytest.mark.full),
         # 16 steps in three parts, and more indices than keys
         ("batch=2,heads=20,kv_len=500,q_len=2,topk=512,lse=true", 3),
     ],
@@ -113,7 +113,7 @@ def test_roles_need_many_heads_and_whole_tiles(shape: str) -> None:
     assert "schedule" not in {parameter.name for parameter in space.parameters}
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_weights_reach_products_that_other_threads_issue() -> None:
     """Threads that write weights make them visible to wgmma before they report them; a cluster meets at both
     ends, since its blocks report to each other."""

@@ -22,7 +22,7 @@ def fp32(shape: str) -> Workload:
     return Workload("retention", RETENTION.workload(shape).dims, "float32", {})
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.parametrize("epilogue", ["shared", "direct"])
 def test_tile_program_is_right(epilogue: str, tmp_path: Path) -> None:
     workload = fp32("batch=2,seq_len=40,heads=2,head_k=24,head_v=20")

@@ -27,7 +27,7 @@ def workload(name: str, shape: str) -> Workload:
     return Workload(name, found.dims, "float32", found.attrs)
 
 
-CI = pytest.mark.ci
+CI = pytest.mark.full
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,13 @@ def profiled(asked: Candidate) -> Profiled:
         ("matmul", "cpu", "m=77,n=130,k=70", ("m", "n", "k")),
         ("flash_attention", "h200", "batch=2,heads=4,seq_len=777,head_dim=64", ("seq_len",)),
         ("rms_norm", "h200", "m=77,n=4096", ("m",)),
-        pytest.param("dequant_matmul", "h200", "m=777,n=1024,k=512", ("m",), marks=pytest.mark.ci),
+        pytest.param("dequant_matmul", "h200", "m=777,n=1024,k=512", ("m",), marks=pytest.mark.full),
         pytest.param(
             "chunk_state",
             "h200",
             "batch=2,seq_len=700,nheads=4,head_dim=64,d_state=128",
             ("batch", "seq_len", "nheads"),
-            marks=pytest.mark.ci,
+            marks=pytest.mark.full,
         ),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_profile_of_blocks_that_stay_is_right_at_other_sizes(cluster: dict[str
         assert times[0] == pytest.approx(times[1], rel=1e-6), shape
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.usefixtures("one_lowering")
 def test_a_profile_of_an_open_sequence_is_near_for_every_length() -> None:
     asked = candidate(

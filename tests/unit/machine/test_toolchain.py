@@ -142,7 +142,7 @@ def test_a_toolkit_behind_a_link_is_found_with_its_headers(bare: Path, tmp_path:
     assert find_nvcc() == real
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_tilelang_takes_the_same_toolkit() -> None:
     """TileSight searches without importing TileLang; both must find the same toolkit, or wrong versions are
     recorded.

@@ -74,7 +74,7 @@ def test_dynamic_sizes_of_any_alignment_are_of_one_class() -> None:
     assert key(100) != key(101)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_one_inference_serves_dynamic_kernels_at_all_sizes() -> None:
     inner = Here()
     executor = CachingExecutor(inner, ProfileCache(Memory()))

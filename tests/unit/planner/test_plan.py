@@ -248,7 +248,7 @@ def test_a_second_plan_measures_nothing_again(rows_line: RowsLine, whole: PlanRe
     assert second.table.kernels == first.table.kernels
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_a_second_plan_samples_the_sizes_of_the_first_despite_noise(
     rows_line: RowsLine,
 ) -> None:
@@ -265,7 +265,7 @@ def test_a_second_plan_samples_the_sizes_of_the_first_despite_noise(
     assert second.measured <= first.measured / 10
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_sizes_of_a_plan_of_another_range_are_not_sampled() -> None:
     plan("rows", "m=3900..4096", "cpu", "n=1024", kernels=2, shapes=24)
     sizes = [piece.size for piece in planned(shapes=24).table.evidence]
@@ -291,7 +291,7 @@ def test_an_interrupted_plan_is_continued_with_its_sizes(
 
 @pytest.mark.parametrize(
     ("shapes", "kernels"),
-    [(1, 1), (3, 2), pytest.param(24, 6, marks=pytest.mark.ci)],
+    [(1, 1), (3, 2), pytest.param(24, 6, marks=pytest.mark.full)],
 )
 def test_the_requested_number_of_sizes_is_sampled(shapes: int, kernels: int) -> None:
     sizes = [piece.size for piece in planned(shapes=shapes, kernels=kernels).table.evidence]
@@ -373,7 +373,7 @@ def test_static_plans_build_for_each_size(rows_line: RowsLine) -> None:
     assert all(piece.chosen_measured for piece in found.table.evidence)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_without_cached_profiles_promising_configs_are_lowered_at_each_size(rows_line: RowsLine) -> None:
     rows_line.executor = RowsExecutor(keeps=False)
     found = planned()
@@ -381,7 +381,7 @@ def test_without_cached_profiles_promising_configs_are_lowered_at_each_size(rows
     assert sum(lost) / len(lost) < 0.08
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_weights_reduce_the_loss_at_heavy_sizes() -> None:
     asked = {200: 1.0, 300: 1.0}
     evenly_spaced = losses(planned(kernels=1), [200, 300])
@@ -449,7 +449,7 @@ def test_errors_for_wrong_arguments_offer_a_way_out(
         plan("rows", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_sizes_at_which_the_default_is_faster_are_named(rows_line: RowsLine) -> None:
     """One kernel, and defaults that are far better where they are the default."""
 

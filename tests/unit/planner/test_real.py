@@ -12,7 +12,7 @@ from tilesight.planner.plan_options import PLAN_LIMITS, PlanLimits
 from tilesight.records.session import Effort
 
 
-@pytest.mark.ci
+@pytest.mark.full
 @pytest.mark.usefixtures("shared_executor")
 def test_two_kernels_cover_a_range_of_matmul(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     few = PlanLimits(explore=16, promising=4, listed=6, measure=3, compare=1)

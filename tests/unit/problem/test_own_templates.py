@@ -40,7 +40,7 @@ def tilesight(folder: Path, *arguments: str, modules: str = "my_axpy") -> subpro
     )
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_the_example_is_tuned_and_explained(folder: Path) -> None:
     tuned = tilesight(folder, "tune", "axpy", "--target", "cpu", "--shape", "n=4100", "--json")
     assert tuned.returncode == 0, tuned.stderr
@@ -55,7 +55,7 @@ def test_the_example_is_tuned_and_explained(folder: Path) -> None:
     assert "axpy" in tilesight(folder, "kernels").stdout
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_the_example_has_a_dispatcher(folder: Path) -> None:
     program = """
 import torch, tilesight

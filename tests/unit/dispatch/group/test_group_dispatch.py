@@ -108,7 +108,7 @@ def test_frozen_dispatchers_agree_by_what_they_have_loaded(tmp_path: Path) -> No
         assert part in first[what], what
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_records_of_rank_0_decide(folder: Path) -> None:
     first, second = results(start("recorded", folder / "recorded"))
     assert first == second
@@ -145,7 +145,7 @@ def test_calls_of_different_shapes_end_with_one_message(folder: Path) -> None:
     assert second.returncode == 1
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_under_torchrun(folder: Path) -> None:
     process = start_torchrun("one_call", folder / "under torchrun")
     output, error = process.communicate(timeout=LIMIT_S)
