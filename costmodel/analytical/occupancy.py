@@ -31,6 +31,7 @@ WIDENED_SHARE = 0.5  # special functions over loaded numbers from which each num
 # concerns no softmax or cross_entropy kernel of the datasets.
 FEW_OF_LIVE = 4.0
 LOADED_AGAIN = 1.5  # bytes of all loads of a tensor over its different ones from which rows are loaded twice
+WORKSPACE = "workspace"  # the shared memory through which threads exchange values, as the reader names it
 KEPT_SHARE = 0.7  # share of the elements that straight code loads and later stores again
 TOGETHER_OVERHEAD_REGISTERS = (
     16  # beside the plain loads of straight code, all issued before the first is used
@@ -212,7 +213,7 @@ def _rows_kept(role: Role, profile: KernelProfile) -> float:
         return 0.0
     return KEPT_SHARE * max(
         (
-            _kept_registers(phase, role.threads, profile)
+            _kept_registers(role, phase, profile)
             for phase in role.phases
             if phase.work.shuffles and not phase.is_loop and not _is_loaded_again(role, phase)
         ),
@@ -241,7 +242,7 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
         default=0.0,
     )
     together = max((_loaded_registers(p, role.threads) for p in role.phases if not p.is_loop), default=0.0)
-    kept = max((_kept_registers(p, role.threads, profile) for p in role.phases if not p.is_loop), default=0.0)
+    kept = max((_kept_registers(role, p, profile) for p in role.phases if not p.is_loop), default=0.0)
     return max(
         role.local_registers + max(ahead, KEPT_SHARE * kept) + _overhead(profile),
         _widened(role, profile) + _rows_kept(role, profile) + _overhead(profile),
@@ -283,12 +284,25 @@ def _stages(phase: Phase, threads: int) -> bool:
     return _stored(phase, threads) >= loaded / 4 / threads
 
 
-def _kept_registers(phase: Phase, threads: int, profile: KernelProfile) -> float:
-    """Elements per thread that straight code loads and later stores again, without shared memory in between.
+def _comes_back(phase: Phase) -> bool:
+    """Whether threads load what they stored to shared memory, once, before they exchange values."""
+    accesses = [a for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism in ("ld", "st")]
+    exchange = next((i for i, a in enumerate(accesses) if a.tensor == WORKSPACE), 0)
+    loads = [a for a in accesses[:exchange] if not a.write]
+    if not loads:
+        return False
+    rows = [a for a in accesses if a.tensor == max(loads, key=lambda a: a.bytes).tensor]
+    loaded, stored = (sum(a.bytes for a in rows if a.write is write) for write in (False, True))
+    return stored / LOADED_AGAIN <= loaded <= stored * LOADED_AGAIN
 
-    The compiler keeps them as 32-bit values beside the buffer of their own type.
+
+def _kept_registers(role: Role, phase: Phase, profile: KernelProfile) -> float:
+    """Elements per thread that straight code loads and later stores again.
+
+    The compiler keeps them as 32-bit values beside the buffer of their own type. What threads only move to
+    shared memory is not kept.
     """
-    if _stages(phase, threads):
+    if _stages(phase, role.threads) and not _comes_back(phase):
         return 0.0
     sizes = {t.label: t.element_bytes for t in profile.tensors}
     written = sum(
@@ -297,7 +311,7 @@ def _kept_registers(phase: Phase, threads: int, profile: KernelProfile) -> float
         if a.space is Space.GLOBAL and a.mechanism == "st"
     )
     loaded = max((a.bytes / sizes.get(a.tensor, 4) for a in _plain_loads(phase)), default=0.0)
-    return min(written, loaded) / threads
+    return min(written, loaded) / role.threads
 
 
 def _widened(role: Role, profile: KernelProfile) -> float:

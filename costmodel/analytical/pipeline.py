@@ -56,6 +56,10 @@ FIRST_LEVEL_CYCLES = 41.0
 # latency of the load, and a dozen cycles. 54 kernels of chunk_scan, with 32 to 256 such branches one after
 # another, are predicted best with 40 to 50.
 BRANCH_CYCLES = 45.0
+# Of an exact division or square root beyond its instructions: a warp begins the next one when it is back
+# from the branch to the routine for rare values. For a warp alone, a division takes 62 cycles, and a division
+# by one more than an exponential 111 to 130. Source: experiments/exact_functions, an H200
+ROUTINE_CYCLES = 45.0
 # Threads that arrive at barriers of a core in each cycle. Source: CUDA C++ Programming Guide, throughput of
 # `__syncthreads` (compute capability 7 and 8). Of 750 kernels of norms, softmax and recurrent decoding the
 # mean error is least with 16, of 16 to 64.
@@ -373,7 +377,7 @@ class CorePipeline:
         thinking += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads)
         if not work.matrix:  # other warps use the matrix pipe meanwhile, which bounds the time
             thinking += EXCHANGE_CYCLES * work.exchange_steps
-        thinking += BRANCH_CYCLES * work.shared_branches / warps
+        thinking += (BRANCH_CYCLES * work.shared_branches + ROUTINE_CYCLES * work.routine_calls) / warps
         thinking += SPECIAL_CYCLES * min(1.0, work.special_ops)
         thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
             1.0, sum(m.count for m in work.matrix if m.warps == 1)

@@ -11,13 +11,16 @@ from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
 from .expressions import identity, is_scalar, loads, variables
 from .index_arithmetic import count_divisions
-from .loops import visit
+from .loops import calls_routine, visit
+from .mathematics import MATH, MATH_NAMES
 from .scope import Scope
 
 # Operations of a conversion to and from a float format for which the target has no instruction. Read off the
 # machine code of CUDA's `__nv_cvt_float2_to_fp4x2` and `__nv_cvt_fp4x2_to_halfraw2` (nvcc 13.0, sm_90a), with
 # both sides of their branches, which the lanes of a warp take together.
 SOFTWARE_NARROWING, SOFTWARE_WIDENING = 48, 22
+
+WORD_BITS = 32  # of the float type whose exact functions branch to routines
 
 # Expressions of floats that compare or select; fewer lanes do that than multiply and add.
 _SELECTIONS = frozenset(("Max", "Min", "EQ", "NE", "LT", "LE", "GT", "GE", "Select"))
@@ -79,6 +82,7 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
     if operands.kind == "float" and function is not None:
         if not _is_repeated(context, node):
             count_function(context, function, lanes)
+            _count_routine(context, node, scope)
     elif operands.kind == "float":
         # two 16-bit elements of a vector share an instruction
         lanes *= 0.5 if operands.bits == 16 and operands.lanes > 1 else 1
@@ -87,6 +91,27 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
             context.phase.counts["selections"] += lanes
     elif operands.kind in ("int", "bool"):
         context.phase.counts["integer_ops"] += lanes * (8 if function == "divide" else 1)
+
+
+def _count_routine(context: CountingContext, node: Any, scope: Scope) -> None:
+    """Count an exact function that branches to a routine, and the special functions that it waits for.
+
+    Source: machine code and times of such functions (experiments/exact_functions).
+    """
+    if context.fast_math or element_type(str(node.dtype)).bits != WORD_BITS:
+        return
+    chain = 1.0
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal chain
+        if kind == "Call":
+            function = MATH_NAMES.get(str(getattr(part.op, "name", "")).rpartition(".")[2])
+            chain += function is not None and MATH[function].special > 0
+
+    for operand in node.args if hasattr(node, "args") else (node.a, node.b):
+        visit(operand, look)
+    lanes = max(1.0, element_type(str(node.dtype)).lanes)
+    context.phase.counts["routine_calls"] += chain * scope.warp_executions * lanes
 
 
 def _is_repeated(context: CountingContext, quotient: Any) -> bool:
@@ -191,6 +216,8 @@ def _call(context: CountingContext, node: Any, scope: Scope) -> None:
         return
     else:
         known = count_math(context, name.rsplit(".", 1)[-1], node, scope)
+        if known and calls_routine(node, "Call"):
+            _count_routine(context, node, scope)
         if not known:
             context.count_unknown(name, scope)
         for argument in node.args:

@@ -19,7 +19,7 @@ from .branches import elected_group, leaves, otherwise, specialised_branches
 from .dead_values import DeadValues, dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
-from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
+from .expressions import Alias, UnevaluableError, constant, identity, is_scalar, loads
 from .filled_buffers import fills_of
 from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
@@ -569,6 +569,8 @@ class KernelReader:
                     after = after.after(self.statement(body, scope.with_threads(first, count)), self._scalars)
             return after
         self.count_value(node.condition, scope)
+        if self._waits_for_local_memory(node.condition):
+            self.phase.counts["shared_branches"] += scope.warp_executions
         after = scope
         for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
             # of two branches, none has the results of the other
@@ -578,6 +580,13 @@ class KernelReader:
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
+
+    def _waits_for_local_memory(self, condition: Any) -> bool:
+        """Whether a condition loads from an array in local memory, for which no loop counts the waits."""
+        arrays = self.memory.in_local_memory
+        return not self.phase.counts.get("local_waits") and any(
+            identity(load.buffer.data) in arrays for load in loads(condition)
+        )
 
     @contextmanager
     def _one_of_branches(self, condition: Any) -> Iterator[None]:

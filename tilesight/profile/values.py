@@ -114,7 +114,11 @@ class Work:
     load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
     # waits of warps for elements of arrays in local memory, which no load of a later iteration passes
     local_waits: float = 0.0
-    shared_branches: float = 0.0  # branches of warps that each wait for a value from shared memory
+    # branches of warps that each wait for a value from shared memory, or for an element of a local array
+    shared_branches: float = 0.0
+    # executions by warps of exact divisions and square roots, and of the special functions in their operands:
+    # each has a branch to a routine for rare values, so they follow each other
+    routine_calls: float = 0.0
     exchange_steps: float = 0.0  # of reductions over threads, each of which waits for the step before
     selections: float = 0.0  # of `vector_ops`, those that compare or select: fewer lanes do that
     matrix_in_flight: float = 0.0  # share of `matrix` beside which the warps that issued it go on

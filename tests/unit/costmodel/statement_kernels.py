@@ -253,3 +253,46 @@ def sums_of_rows_by_a_thread_each(columns, dtype="float16", threads=32):
             Y[row] = total[0]
 
     return main
+
+
+def quotients(function, n=4096, threads=128):
+    """Exact functions of float32: `divide`, `sigmoid` (a division by an exponential), `sqrt`, or `exp`."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n, 4), "float32"), Y: T.Tensor((n, 4), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            for j in T.vectorized(4):
+                if function == "divide":
+                    Y[bx * threads + i, j] = 3.0 / X[bx * threads + i, j]
+                elif function == "sigmoid":
+                    Y[bx * threads + i, j] = 1.0 / (1.0 + T.exp(-X[bx * threads + i, j]))
+                elif function == "sqrt":
+                    Y[bx * threads + i, j] = T.sqrt(X[bx * threads + i, j])
+                else:
+                    Y[bx * threads + i, j] = T.exp(X[bx * threads + i, j])
+
+    return main
+
+
+def steps_that_a_mask_chooses(steps, twice, n=4096, threads=128):
+    """One or two statements in a loop, each under a condition on an element of an array in local memory."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n, steps), "int8"), Z: T.Tensor((n,), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            mask = T.alloc_local((steps,), "int8")
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0
+            for step in T.serial(steps):
+                mask[step] = X[bx * threads + i, step]
+            for step in T.serial(steps):
+                if mask[step] != 0:
+                    total[0] = total[0] * 0.5 + Z[bx * threads + i]
+                if twice:  # noqa: SIM102 (one condition of the program)
+                    if mask[step] != 0:
+                        total[0] = T.exp(total[0])
+            Y[bx * threads + i] = total[0]
+
+    return main

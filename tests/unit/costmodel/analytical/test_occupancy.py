@@ -101,6 +101,31 @@ def test_rows_that_are_stored_after_their_reduction_are_kept_twice(shuffles: flo
     assert sum(found.spilled.values()) == pytest.approx(lacking, abs=2)
 
 
+@pytest.mark.parametrize(
+    ("order", "lacking"),
+    [("st ld exchange", 216), ("st ld exchange ld", 0), ("st exchange ld", 0), ("st exchange", 0)],
+)
+def test_rows_that_come_back_from_shared_memory_before_their_reduction_are_kept(
+    order: str, lacking: int
+) -> None:
+    size = 92000.0
+    loaded, stored = (
+        Access(Space.GLOBAL, tensor, write, "st" if write else "ld", size, size / 32, size / 512, 16)
+        for tensor, write in (("x", False), ("y", True))
+    )
+    steps = {
+        "st": [Access(Space.SHARED, "rows", True, "st", size, size / 128, size / 512, 16)],
+        "ld": [Access(Space.SHARED, "rows", False, "ld", size, size / 128, size / 512, 16)],
+        "exchange": [Access(Space.SHARED, "workspace", w, "st" if w else "ld", 512.0, 4, 4) for w in (1, 0)],
+    }
+    shared = [access for step in order.split() for access in steps[step]]
+    work = Work(accesses=(loaded, *shared, stored), shuffles=1024.0)
+    role = Role("all", 128, (Phase(Trips((1.0,)), work),), local_registers=200.0)
+    tensors = tuple(Tensor(name, 1 << 20, 2) for name in "xy")
+    found = occupancy(KernelProfile("cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (role,), tensors), H200)
+    assert sum(found.spilled.values()) == pytest.approx(lacking, abs=2)
+
+
 def test_registers_are_left_for_the_blocks_that_a_kernel_asks_for() -> None:
     """Kernels that move registers between roles are launched with all that there are for one block."""
     profile = block(92, 128, instruction="wgmma.m64n64k16", producer=True)

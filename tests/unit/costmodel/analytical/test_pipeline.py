@@ -10,7 +10,7 @@ import pytest
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.costmodel.analytical.kernel_terms import KernelTerms
-from tilesight.costmodel.analytical.pipeline import BARRIER_LANES, BRANCH_CYCLES, Flow
+from tilesight.costmodel.analytical.pipeline import BARRIER_LANES, BRANCH_CYCLES, ROUTINE_CYCLES, Flow
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -410,6 +410,14 @@ def test_each_branch_waits_for_its_value_from_shared_memory() -> None:
 
     each = (waiting(200) - waiting(100)) / 100 / 64 * H200["core.clock_mhz"]
     assert each == pytest.approx(BRANCH_CYCLES, rel=0.02)
+
+
+def test_exact_divisions_of_a_warp_follow_each_other() -> None:
+    def dividing(calls: float) -> float:
+        return latency(specialised(replace(FED, work=replace(FED.work, routine_calls=4 * calls))))
+
+    each = (dividing(200) - dividing(100)) / 100 / 64 * H200["core.clock_mhz"]
+    assert each == pytest.approx(ROUTINE_CYCLES, rel=0.02)
 
 
 def test_threads_arrive_at_a_barrier_one_after_another() -> None:

@@ -155,3 +155,17 @@ def test_a_loop_that_is_too_long_to_be_unrolled_joins_none() -> None:
 def test_a_walk_over_a_row_stays_in_a_sector(dtype: str, step: int) -> None:
     (walk,) = accesses(read(kernels.sums_of_rows_by_a_thread_each(1000, dtype)))
     assert walk.step_bytes == step
+
+
+@pytest.mark.parametrize(("function", "calls"), [("divide", 1), ("sigmoid", 2), ("sqrt", 1), ("exp", 0)])
+def test_exact_divisions_and_roots_branch_to_routines(function: str, calls: int) -> None:
+    exact, fast = (read(kernels.quotients(function), flags=flags) for flags in ((), ("--use_fast_math",)))
+    assert total(exact, "routine_calls") == calls * 4 * 128 / 32  # of each warp, for each of four values
+    assert total(fast, "routine_calls") == 0
+
+
+def test_each_condition_on_an_array_in_local_memory_is_waited_for() -> None:
+    warps = 128 / 32
+    for twice in (False, True):
+        profile = read(kernels.steps_that_a_mask_chooses(1024, twice))
+        assert total(profile, "shared_branches") == warps * 1024 * (1 + twice)
