@@ -377,7 +377,9 @@ class CorePipeline:
         thinking += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads)
         if not work.matrix:  # other warps use the matrix pipe meanwhile, which bounds the time
             thinking += EXCHANGE_CYCLES * work.exchange_steps
-        thinking += (BRANCH_CYCLES * work.shared_branches + ROUTINE_CYCLES * work.routine_calls) / warps
+        thinking += BRANCH_CYCLES * work.shared_branches / warps
+        if self.profile.kind == "cuda":  # HIP's compiler divides without a branch
+            thinking += ROUTINE_CYCLES * work.routine_calls / warps
         thinking += SPECIAL_CYCLES * min(1.0, work.special_ops)
         thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
             1.0, sum(m.count for m in work.matrix if m.warps == 1)

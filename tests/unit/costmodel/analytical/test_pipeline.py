@@ -420,6 +420,17 @@ def test_exact_divisions_of_a_warp_follow_each_other() -> None:
     assert each == pytest.approx(ROUTINE_CYCLES, rel=0.02)
 
 
+def test_hip_divides_without_a_branch() -> None:
+    mi300x = load_target("mi300x")
+
+    def dividing(calls: float) -> float:
+        role = Role("all", 256, (Phase(Trips((64.0,)), Work(vector_ops=256.0, routine_calls=calls)),))
+        profile = KernelProfile("hip", "gfx942", (304, 1, 1), 256, 1, 0, (role,), ())
+        return AnalyticalModel().predict((profile,), mi300x).latency_us
+
+    assert dividing(400) == dividing(0)
+
+
 def test_threads_arrive_at_a_barrier_one_after_another() -> None:
     def with_barriers(threads: int, count: float) -> float:
         work = Work(vector_ops=threads * 1.0, block_syncs=count)
