@@ -30,6 +30,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalExecutor
         yield made
 
 
+@pytest.mark.full
 def test_all_stages_and_a_rank_that_waits_for_ever(executor: LocalExecutor, pair: Target) -> None:
     ways = [
         sum_candidate(pair, way="push"),

@@ -45,6 +45,7 @@ def of_the_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     kernels._registry.cache_clear()
 
 
+@pytest.mark.full
 def test_a_table_with_world_and_topology(tmp_path: Path) -> None:
     pair = cpu_pair(tmp_path)
     found = tilesight.plan(
