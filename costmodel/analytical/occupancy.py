@@ -213,7 +213,7 @@ def _rows_kept(role: Role, profile: KernelProfile) -> float:
         return 0.0
     return KEPT_SHARE * max(
         (
-            _kept_registers(role, phase, profile)
+            _kept_registers(phase, role.threads, profile)
             for phase in role.phases
             if phase.work.shuffles and not phase.is_loop and not _is_loaded_again(role, phase)
         ),
@@ -242,7 +242,7 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
         default=0.0,
     )
     together = max((_loaded_registers(p, role.threads) for p in role.phases if not p.is_loop), default=0.0)
-    kept = max((_kept_registers(role, p, profile) for p in role.phases if not p.is_loop), default=0.0)
+    kept = max((_kept_registers(p, role.threads, profile) for p in role.phases if not p.is_loop), default=0.0)
     return max(
         role.local_registers + max(ahead, KEPT_SHARE * kept) + _overhead(profile),
         _widened(role, profile) + _rows_kept(role, profile) + _overhead(profile),
@@ -296,13 +296,13 @@ def _comes_back(phase: Phase) -> bool:
     return stored / LOADED_AGAIN <= loaded <= stored * LOADED_AGAIN
 
 
-def _kept_registers(role: Role, phase: Phase, profile: KernelProfile) -> float:
+def _kept_registers(phase: Phase, threads: int, profile: KernelProfile) -> float:
     """Elements per thread that straight code loads and later stores again.
 
     The compiler keeps them as 32-bit values beside the buffer of their own type. What threads only move to
     shared memory is not kept.
     """
-    if _stages(phase, role.threads) and not _comes_back(phase):
+    if _stages(phase, threads) and not _comes_back(phase):
         return 0.0
     sizes = {t.label: t.element_bytes for t in profile.tensors}
     written = sum(
@@ -311,7 +311,7 @@ def _kept_registers(role: Role, phase: Phase, profile: KernelProfile) -> float:
         if a.space is Space.GLOBAL and a.mechanism == "st"
     )
     loaded = max((a.bytes / sizes.get(a.tensor, 4) for a in _plain_loads(phase)), default=0.0)
-    return min(written, loaded) / role.threads
+    return min(written, loaded) / threads
 
 
 def _widened(role: Role, profile: KernelProfile) -> float:

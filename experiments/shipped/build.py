@@ -35,7 +35,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from queue import Empty
@@ -63,6 +63,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from candidates import PACKAGE, chosen_configs, given_configs
 from models import shapes
 from plans import CHOSEN, LIMITS, MADE, PlanJob, PlanRun, make_plans, run_all
+from refresh_profiles import archive_keys
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -253,9 +254,7 @@ def shipped_profiles(path: Path) -> dict[ProfileKey, dict[str, ParametricProfile
     found: dict[ProfileKey, dict[str, ParametricProfile]] = {}
     if path.exists():
         archive, reader = ProfileArchive(path), reader_version()
-        names = [field.name for field in fields(ProfileKey)]
-        for stated in archive.keys.values():
-            key = ProfileKey(**{name: str(stated[name]) for name in names})
+        for key in archive_keys(archive):
             if key.reader == reader:
                 found[key] = {one.config.key: one for one in archive.cached_profiles(key)}
     return found

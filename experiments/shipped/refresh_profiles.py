@@ -14,6 +14,7 @@ import argparse
 import json
 import math
 import random
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -36,7 +37,10 @@ from tilesight.profile.parametric import ParametricProfile, ProfileKey
 from tilesight.settings import available_cores, load_settings
 from tilesight.target.spec import Target, load_target
 
-PACKAGE = Path(__file__).resolve().parents[2] / "database"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from candidates import PACKAGE
+
 TARGETS = {"sm_90a": "h200", "sm_80": "a100", "gfx942": "mi300x"}  # by architecture
 
 Found = dict[ProfileKey, list[ParametricProfile]]
@@ -67,20 +71,25 @@ def main() -> None:
 
 def read_archive(path: Path, known: Mapping[str, KernelTemplate]) -> Found:
     """The profiles of the present templates."""
-    archive, names = ProfileArchive(path), [field.name for field in fields(ProfileKey)]
-    keys = [ProfileKey(**{name: str(stated[name]) for name in names}) for stated in archive.keys.values()]
-    present = [key for key in keys if key.template_version == known[key.template].version]
+    archive = ProfileArchive(path)
+    present = [key for key in archive_keys(archive) if key.template_version == known[key.template].version]
     return {key: archive.cached_profiles(key) for key in present}
+
+
+def archive_keys(archive: ProfileArchive) -> list[ProfileKey]:
+    """The keys of all profiles of an archive."""
+    names = [field.name for field in fields(ProfileKey)]
+    return [ProfileKey(**{name: str(stated[name]) for name in names}) for stated in archive.keys.values()]
 
 
 def lowered_again(shipped: Found, known: Mapping[str, KernelTemplate], workers: int) -> Found:
     """The same configs at the same sizes, by the present code."""
-    wanted = {
-        candidate: key
+    wanted = [
+        candidate
         for key, found in shipped.items()
         for profile in found
         for candidate in candidates(key, profile, known[key.template])
-    }
+    ]
     with (
         tempfile.TemporaryDirectory() as folder,
         open_store(f"{folder}/profiles.db") as store,
