@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...profile.values import Access, KernelProfile, Phase, Role, Space
+from ...profile.values import WORKSPACE, Access, KernelProfile, Phase, Role, Space
 from ...target.spec import Target
 from .unrolling import iterations_joined
 
@@ -31,7 +31,6 @@ WIDENED_SHARE = 0.5  # special functions over loaded numbers from which each num
 # concerns no softmax or cross_entropy kernel of the datasets.
 FEW_OF_LIVE = 4.0
 LOADED_AGAIN = 1.5  # bytes of all loads of a tensor over its different ones from which rows are loaded twice
-WORKSPACE = "workspace"  # the shared memory through which threads exchange values, as the reader names it
 KEPT_SHARE = 0.7  # share of the elements that straight code loads and later stores again
 TOGETHER_OVERHEAD_REGISTERS = (
     16  # beside the plain loads of straight code, all issued before the first is used

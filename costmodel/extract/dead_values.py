@@ -22,7 +22,7 @@ from ...lowering.call_effects import may_change_memory
 from .counting import text
 from .exchange_calls import REDUCTION
 from .expressions import UnevaluableError, constant, evaluate, identity, variables
-from .loops import visit
+from .loops import contains, visit
 
 # Iterations of the constant loops around a statement; beyond that, elements are not told apart.
 MOST_ITERATIONS = 1 << 14
@@ -361,14 +361,10 @@ def _changes_something(value: Any) -> bool:
 
     A reduction over the lanes of a warp changes nothing.
     """
-    found = False
-
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        found = found or (kind == "Call" and may_change_memory(part) and not _reduces_lanes(part))
-
-    visit(value, look)
-    return found
+    return contains(
+        value,
+        lambda part, kind: kind == "Call" and may_change_memory(part) and not _reduces_lanes(part),
+    )
 
 
 def _reduces_lanes(call: Any) -> bool:

@@ -181,6 +181,12 @@ def constant(expression: Any) -> int | None:
 _COMPOSED = frozenset({"Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max", "Cast"})
 
 
+def is_power_of_two(expression: Any) -> bool:
+    """Whether an expression is a constant power of two."""
+    number = constant(expression) or 0
+    return number > 0 and number & (number - 1) == 0
+
+
 def variables(expression: Any) -> set[int]:
     """Identities of all variables in `expression` and of all buffers that it loads from."""
     from tvm.tirx.stmt_functor import post_order_visit

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .element_types import element_type
-from .expressions import constant, identity, variables
+from .expressions import constant, identity, is_power_of_two, variables
 from .loops import ASYNCHRONOUS, MATRIX, calls, is_unrolled, visit
 from .mathematics import MATH, MATH_NAMES
 
@@ -141,8 +141,7 @@ def _is_changed(expression: Any, kept: Kept) -> bool:
         return False
     kind = type(expression).__name__
     if kind in ("FloorMod", "Mod") and is_linear(expression.a):
-        by = constant(expression.b) or 0
-        known = by > 0 and by & (by - 1) == 0
+        by, known = constant(expression.b) or 0, is_power_of_two(expression.b)
         return _is_changed(expression.a, {v: most for v, most in kept.items() if not known or most < by})
     if kind in ("Add", "Sub", "Mul"):
         return _is_changed(expression.a, kept) or _is_changed(expression.b, kept)

@@ -14,7 +14,7 @@ from typing import Any
 
 from .expressions import constant, identity, loads, variables
 from .local_arrays import is_kept, is_linear
-from .loops import is_unrolled, visit
+from .loops import contains, is_unrolled
 
 WIDE = 4  # elements of 4 bytes that a thread loads at once
 
@@ -34,14 +34,9 @@ def waits_for_local_memory(loop: Any, arrays: frozenset[int]) -> float:
 
 
 def _has_kept(node: Any) -> bool:
-    found = False
-
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        found = found or kind == "While" or (kind == "For" and is_kept(part, frozenset()))
-
-    visit(node, look)
-    return found
+    return contains(
+        node, lambda part, kind: kind == "While" or (kind == "For" and is_kept(part, frozenset()))
+    )
 
 
 class _Accesses:

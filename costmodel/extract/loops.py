@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .element_types import element_type
-from .expressions import constant, identity, is_scalar, variables
+from .expressions import constant, identity, is_power_of_two, is_scalar, loads, variables
 
 BARRIER = "storage_sync"
 ASYNCHRONOUS = (
@@ -74,32 +74,33 @@ def visit(node: Any, function: Callable[[Any, str], None]) -> None:
     post_order_visit(node, lambda part: function(part, type(part).__name__))
 
 
-def calls(node: Any, names: tuple[str, ...]) -> bool:
-    """Whether `node` contains a call whose name includes one of `names`, or a reduction over threads."""
+def contains(node: Any, matches: Callable[[Any, str], bool]) -> bool:
+    """Whether `matches(part, name of its class)` holds for a statement or expression within `node`."""
     found = False
 
     def look(part: Any, kind: str) -> None:
         nonlocal found
-        if kind == "Call" and not found:
-            name = getattr(part.op, "name", "")
-            found = any(n in name for n in names) or (
-                name == "tirx.call_extern" and "AllReduce" in str(part.args[0])
-            )
+        found = found or matches(part, kind)
 
     visit(node, look)
     return found
+
+
+def calls(node: Any, names: tuple[str, ...]) -> bool:
+    """Whether `node` contains a call whose name includes one of `names`, or a reduction over threads."""
+
+    def is_one(part: Any, kind: str) -> bool:
+        name = getattr(part.op, "name", "") if kind == "Call" else ""
+        return any(n in name for n in names) or (
+            name == "tirx.call_extern" and "AllReduce" in str(part.args[0])
+        )
+
+    return contains(node, is_one)
 
 
 def breaks(node: Any) -> bool:
     """Whether `node` contains a call that leaves a loop before its last iteration."""
-    found = False
-
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        found = found or (kind == "Call" and getattr(part.op, "name", "") in BREAKS)
-
-    visit(node, look)
-    return found
+    return contains(node, lambda part, kind: kind == "Call" and getattr(part.op, "name", "") in BREAKS)
 
 
 def is_unrolled(node: Any) -> bool:
@@ -272,16 +273,11 @@ def _divisions(expression: Any, steps: set[int]) -> int:
     found: set[tuple[int, int]] = set()
 
     def look(part: Any, kind: str) -> None:
-        if kind in _QUOTIENTS and not _is_power_of_two(part.b) and _variables(part.a) & steps:
+        if kind in _QUOTIENTS and not is_power_of_two(part.b) and _variables(part.a) & steps:
             found.add((structural_hash(part.a), structural_hash(part.b)))
 
     visit(expression, look)
     return len(found)
-
-
-def _is_power_of_two(expression: Any) -> bool:
-    number = constant(expression)
-    return number is not None and number & (number - 1) == 0
 
 
 def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:
@@ -292,20 +288,16 @@ def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     store = _inside_unrolled(part)
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
         return False
-    divided = False
 
-    def look(part: Any, kind: str) -> None:
-        nonlocal divided
-        if kind in _QUOTIENTS and not divided:
-            divided = not _is_power_of_two(part.b) and bool(_variables(part.a) & steps)
+    def divides(part: Any, kind: str) -> bool:
+        return kind in _QUOTIENTS and not is_power_of_two(part.b) and bool(_variables(part.a) & steps)
 
-    def loads(part: Any, kind: str) -> None:
-        if kind == "BufferLoad" and is_global(part.buffer):
-            for index in part.indices:
-                visit(index, look)
-
-    visit(store.value, loads)
-    return divided
+    return any(
+        contains(index, divides)
+        for load in loads(store.value)
+        if is_global(load.buffer)
+        for index in load.indices
+    )
 
 
 def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:
@@ -315,21 +307,19 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     store = _inside_unrolled(part)
     if type(store).__name__ != "BufferStore" or not touches_global(store.value, is_global):
         return False
-    found, wrapped = False, 0
+    wrapped = 0
 
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        if kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else"):
-            found = found or touches_global(part, is_global)
+    def is_guarded(part: Any, kind: str) -> bool:
+        is_choice = kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else")
+        return is_choice and touches_global(part, is_global)
 
     def address(part: Any, kind: str) -> None:
         nonlocal wrapped
         wrapped += kind in ("FloorMod", "Mod") and bool(_variables(part) & steps)
 
-    visit(store.value, look)
     for index in store.indices:
         visit(index, address)
-    return found or wrapped >= LEAST_WRAPPED
+    return contains(store.value, is_guarded) or wrapped >= LEAST_WRAPPED
 
 
 def _inside_unrolled(node: Any) -> Any:
@@ -391,14 +381,7 @@ def _loads_of(value: Any, is_global: Callable[[Any], bool], variable: int) -> Bo
 
 def touches_global(node: Any, is_global: Callable[[Any], bool]) -> bool:
     """Whether `node` loads from or stores to device memory."""
-    found = False
-
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        found = found or (kind in ("BufferLoad", "BufferStore") and is_global(part.buffer))
-
-    visit(node, look)
-    return found
+    return contains(node, lambda part, kind: kind in ("BufferLoad", "BufferStore") and is_global(part.buffer))
 
 
 def unrolled_by(node: Any, is_global: Callable[[Any], bool], is_constant: Callable[[Any], bool]) -> int:
@@ -468,26 +451,15 @@ def stored_buffers(node: Any) -> frozenset[int]:
 
 def specialises(node: Any) -> bool:
     """Whether a branch on threads gives groups of warps separate programs that synchronise at barriers."""
-    found = False
-
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        found = found or (kind == "AttrStmt" and part.attr_key == SPECIALISED)
-
-    visit(node, look)
-    return found or calls(node, SPECIALISING)
+    marked = contains(node, lambda part, kind: kind == "AttrStmt" and part.attr_key == SPECIALISED)
+    return marked or calls(node, SPECIALISING)
 
 
 def has_phases(node: Any) -> bool:
     """Whether `node` contains loops that wait or synchronise, each of which becomes a phase."""
-    found = False
-
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        found = found or (kind == "For" and not is_unrolled(part) and calls(part.body, ASYNCHRONOUS))
-
-    visit(node, look)
-    return found
+    return contains(
+        node, lambda part, kind: kind == "For" and not is_unrolled(part) and calls(part.body, ASYNCHRONOUS)
+    )
 
 
 def carried(node: Any) -> dict[int, tuple[Any, int] | None]:

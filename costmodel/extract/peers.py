@@ -22,7 +22,7 @@ from ...problem.group_operator import (
     of_rank,
 )
 from ...profile.values import Access, KernelProfile, Space
-from .loops import visit
+from .loops import contains, visit
 from .memory import chosen_by_data
 
 OF_CALLS = (ANNOUNCE_RESULT, AWAIT_RESULTS, AWAIT_ALL)  # which count the calls of a kernel
@@ -89,16 +89,13 @@ def _mechanism(access: Access, adding: bool) -> str:
 
 def _adding(function: Any) -> bool:
     """Whether bulk stores of a kernel add."""
-    found = False
 
-    def look(node: Any, kind: str) -> None:
-        nonlocal found
-        if kind == "Call" and str(getattr(node.op, "name", "")) == "tl.tma_store":
-            # (descriptor, shared pointer, coordinates..., reduce, eviction)
-            found = found or int(node.args[-2]) == 1
+    def adds(node: Any, kind: str) -> bool:
+        # (descriptor, shared pointer, coordinates..., reduce, eviction)
+        is_store = kind == "Call" and str(getattr(node.op, "name", "")) == "tl.tma_store"
+        return is_store and int(node.args[-2]) == 1
 
-    visit(function.body, look)
-    return found
+    return contains(function.body, adds)
 
 
 def _calls(function: Any, name: str) -> int:

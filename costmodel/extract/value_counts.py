@@ -11,7 +11,7 @@ from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
 from .expressions import identity, is_scalar, loads, variables
 from .index_arithmetic import count_divisions
-from .loops import calls_routine, visit
+from .loops import calls_routine, contains, visit
 from .mathematics import MATH, MATH_NAMES
 from .scope import Scope
 
@@ -256,16 +256,13 @@ def _guards_shared(value: Any) -> bool:
     its value before it goes on to the next. Read off the machine code of scans over chunks, whose weights on
     the diagonal add a number from shared memory (nvcc 13.0).
     """
-    found = False
 
-    def look(part: Any, kind: str) -> None:
-        nonlocal found
-        if kind == "Call" and getattr(part.op, "name", "") == "tirx.if_then_else":
-            inside = [load for choice in part.args[1:] for load in loads(choice)]
-            found = found or any(str(load.buffer.scope()).startswith("shared") for load in inside)
+    def selects_shared(part: Any, kind: str) -> bool:
+        is_choice = kind == "Call" and getattr(part.op, "name", "") == "tirx.if_then_else"
+        inside = [load for choice in part.args[1:] for load in loads(choice)] if is_choice else []
+        return any(str(load.buffer.scope()).startswith("shared") for load in inside)
 
-    visit(value, look)
-    return found
+    return contains(value, selects_shared)
 
 
 def count_selected_moves(context: CountingContext, branch: Any, scope: Scope) -> None:

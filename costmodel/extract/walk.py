@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...problem.rasterization import Rasterization
 from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData, function_name
-from ...profile.values import Access, Role, Space, Trips
+from ...profile.values import WORKSPACE, Access, Role, Space, Trips
 from . import loops, trips
 from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, leaves, otherwise, specialised_branches
@@ -175,7 +175,7 @@ class KernelReader:
         mechanism = "st" if write else "ld"
         words = Access(
             Space.SHARED,
-            "workspace",
+            WORKSPACE,
             write,
             mechanism,
             scope.executions * 4,
@@ -324,7 +324,10 @@ class KernelReader:
         if not share:
             return scope
         kept = scope.in_share_of_iterations(share)
+        branches = self.phase.counts.get("shared_branches", 0.0)
         self.count_value(node.value, kept)
+        if self.phase.counts.get("shared_branches", 0.0) > branches:
+            self.memory.separate(node.buffer)
         used = self._used(node.buffer, node.indices[0])
         source = transformed_buffer(node.value, self._elements.counters)
         self._live.store(self._role.number, identity(node.buffer.data), source, used)

@@ -35,6 +35,7 @@ class MatrixWork:
     dtype: str = "bfloat16"
 
 
+WORKSPACE = "workspace"  # label of the shared memory through which the threads of a block exchange values
 CLUSTER = "_cluster"  # ends the mechanism of accesses to the shared memory of any block of a cluster
 
 
