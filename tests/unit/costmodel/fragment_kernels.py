@@ -77,18 +77,18 @@ def padded_product(threads, kept, rows=64):
     return main
 
 
-def on_the_diagonal(nested, rows=64):
+def on_the_diagonal(nested, rows=64, dtype="float32"):
     """Each value with a number from shared memory added: on the diagonal, below it or everywhere."""
 
     @T.prim_func
     def main(
-        X: T.Tensor((rows, rows), "float32"),
-        D: T.Tensor((1,), "float32"),
-        Y: T.Tensor((rows, rows), "float32"),
+        X: T.Tensor((rows, rows), dtype),
+        D: T.Tensor((1,), dtype),
+        Y: T.Tensor((rows, rows), dtype),
     ):
         with T.Kernel(1, threads=THREADS) as _:
-            own = T.alloc_shared((1,), "float32")
-            values = T.alloc_fragment((rows, rows), "float32")
+            own = T.alloc_shared((1,), dtype)
+            values = T.alloc_fragment((rows, rows), dtype)
             T.copy(X, values)
             for i in T.Parallel(1):
                 own[i] = D[i]

@@ -116,6 +116,15 @@ def test_a_guarded_load_within_a_selection_is_a_branch() -> None:
     assert total(single, "shared_branches") == 0
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_elements_that_branches_compute_have_a_register_each(dtype: str) -> None:
+    each, packed = (
+        read(fragment_kernels.on_the_diagonal(nested, dtype=dtype)).roles[0].local_registers
+        for nested in (True, False)
+    )
+    assert (each, packed) == (64 * 64 / 128, 64 * 64 / 128 / 2)
+
+
 def test_stores_of_lone_sectors_cost_both_halves_of_64_bytes() -> None:
     shares = {
         width: [a.alone_share for a in accesses(read(fragment_kernels.stripes(width)), write=True)]
