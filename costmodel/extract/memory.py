@@ -38,6 +38,7 @@ class Memory:
     contents: dict[int, frozenset[int]] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)  # tensors with known contents
     filled: dict[int, FilledBuffer] = field(default_factory=dict)  # buffers with known contents
+    _mixed: set[int] = field(default_factory=set)  # buffers with values that are not known
     _stores: Counter[int] = field(default_factory=Counter)  # statements that changed a buffer so far
     _buffers: dict[int, tuple[str, str]] = field(
         default_factory=dict
@@ -210,13 +211,25 @@ class Memory:
             kept |= scope.launch.thread_variables
         key = identity(variable)
         self.filled.pop(key, None)
+        self._mixed.add(key)
         self.contents[key] = self.contents.get(key, frozenset()) | (sources & kept)
 
-    def fill_known(self, fills: Mapping[int, FilledBuffer]) -> None:
-        """Record the contents of buffers that the program filled with known values."""
-        for buffer, filled in fills.items():
-            self.filled[buffer] = filled
+    def fill_known(self, fills: Mapping[int, FilledBuffer], mixed: frozenset[int]) -> None:
+        """Record the contents of buffers that a statement filled with known values.
+
+        Args:
+            fills: the buffers.
+            mixed: buffers that had other values before. Those stay unknown: the statement may fill a part.
+        """
+        self._mixed -= fills.keys() - mixed
+        for buffer in fills.keys() - mixed:
+            self.filled[buffer] = fills[buffer]
             self.contents.pop(buffer, None)
+
+    @property
+    def mixed(self) -> frozenset[int]:
+        """Buffers with values that are not known."""
+        return frozenset(self._mixed)
 
     def pointer_extent(self, node: Any) -> int | None:
         """Number of elements that an access pointer covers; None if unknown."""

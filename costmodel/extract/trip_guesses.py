@@ -1,14 +1,19 @@
-"""Guesses the iterations of a loop whose extent depends on data, from the sizes of its tensors."""
+"""Guesses the iterations of a loop whose extent depends on data, from known tables or the sizes of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from .expressions import UnevaluableError, identity
 from .loops import visit
 from .memory import Memory
 from .scope import Scope
+from .tables import Table
 
 _COORDINATES = 3  # the first coordinate among the arguments of a TMA load
 
@@ -29,6 +34,61 @@ def guessed_trips(node: Any, scope: Scope, memory: Memory) -> float | None:
     if not bounds:
         return None
     return max(1.0, min(bounds) / max([1.0, *tables]))
+
+
+def typical_value(expression: Any, scope: Scope) -> float | None:
+    """The value of an expression if its known tables have their mean at each place that is unknown.
+
+    An index that goes through shared memory is unknown, such as the number of a sequence that a block
+    searched for; the lengths that are loaded with it are not. Conditions that are unknown count as passed,
+    as checks of indices do. Of a minimum or maximum with an unknown part the other one is taken.
+
+    Args:
+        expression: the expression.
+        scope: the scope in which it stands.
+
+    Returns:
+        The mean over the samples; None if something else is unknown.
+    """
+    try:
+        return float(np.mean(scope.over_chance(expression)))
+    except UnevaluableError:
+        pass
+    kind = type(expression).__name__
+    if kind == "BufferLoad":
+        table = scope.chance.get(identity(expression.buffer.data))
+        if isinstance(table, Table):
+            return float(table.values.mean())
+        return _assigned(identity(expression.buffer.data), scope)
+    if kind == "Var":
+        return _assigned(identity(expression), scope)
+    if kind == "Cast":
+        return typical_value(expression.value, scope)
+    if kind == "Call" and getattr(expression.op, "name", "") == "tirx.if_then_else":
+        return typical_value(expression.args[1], scope)
+    if kind not in _OPERATIONS:
+        return None
+    parts = [typical_value(part, scope) for part in (expression.a, expression.b)]
+    known = [part for part in parts if part is not None]
+    if len(known) == 2:
+        return float(_OPERATIONS[kind](*known))
+    return known[0] if known and kind in ("Min", "Max") else None
+
+
+def _assigned(variable: int, scope: Scope) -> float | None:
+    """The typical value of what was assigned to a variable; None if that is not known."""
+    expression = scope.derived.get(variable)
+    return None if expression is None else typical_value(expression, scope)
+
+
+_OPERATIONS: Mapping[str, Callable[[float, float], float]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": lambda a, b: math.floor(a / b) if b else 0.0,
+    "Min": min,
+    "Max": max,
+}
 
 
 def _bounds(node: Any, scope: Scope, memory: Memory) -> Iterator[float]:

@@ -33,7 +33,7 @@ from .scalar_programs import LoopState, ScalarProgram, ScalarResult, turns_of
 from .scope import Scope
 from .shared_memory_order import follows_shared_index, rewrites_shared
 from .tables import tables_of
-from .trip_guesses import guessed_trips
+from .trip_guesses import guessed_trips, typical_value
 from .unrolled_elements import UnrolledElements, transformed_buffer
 from .value_counts import count_address, count_selected_moves, count_value, repeats_of_value
 
@@ -227,11 +227,11 @@ class KernelReader:
         """Count `node`. Returns the scope of the statements after it, which includes its bindings."""
         if not self.memory.tables or self._is_fill:
             return self._counted(node, scope)
-        fills = fills_of(node, scope, self.memory.filled)
+        fills, mixed = fills_of(node, scope, self.memory.filled), self.memory.mixed
         self._is_fill = bool(fills)
         scope = self._counted(node, scope)
         self._is_fill = False
-        self.memory.fill_known(fills)
+        self.memory.fill_known(fills, mixed)
         return scope
 
     def _counted(self, node: Any, scope: Scope) -> Scope:
@@ -545,6 +545,13 @@ class KernelReader:
         except UnevaluableError as reason:
             # a producer's loop tells what the consumer's loop, which reads no tensor, is taken for
             key = str(node.extent)
+            typical = typical_value(node.extent, scope)
+            if typical is not None and typical >= 1:
+                self.notes.append(
+                    f"a loop's extent depends on {reason}: taken for {typical:.4g} iterations, the mean by "
+                    "the given data"
+                )
+                return Trips((typical,)), 0.0
             guess = guessed_trips(node, scope, self.memory) or self._guessed.get(key)
             if guess is not None:
                 self._guessed[key] = guess

@@ -150,6 +150,37 @@ def paged(batch: int, pages: int, most: int, dim: int = 64, block: int = 64):
     return kernel
 
 
+def searched(batch: int, most: int, dim: int = 64, block: int = 64):
+    """Sums over the pages of the sequence whose number a lane gives to the other threads of the block."""
+
+    @T.prim_func
+    def kernel(
+        X: T.Tensor((batch * most * block, dim), "float16"),
+        Order: T.Tensor((batch,), "int32"),
+        Counts: T.Tensor((batch,), "int32"),
+        Out: T.Tensor((batch, dim), "float32"),
+    ):
+        with T.Kernel(batch, threads=128) as b:
+            numbers = T.alloc_shared((2,), "int32")
+            tile = T.alloc_shared((block, dim), "float16")
+            sums = T.alloc_fragment((dim,), "float32")
+            thread = T.get_thread_binding()
+            numbers[1] = T.shfl_sync(Order[b], 0)
+            if thread == 0:
+                numbers[0] = 0
+            T.sync_threads()
+            T.clear(sums)
+            found = numbers[1]
+            count = T.if_then_else(0 <= found and found < batch, Counts[found], 0)
+            for i in T.serial(T.min(count, found + count)):
+                T.copy(X[(found * most + i) * block, 0], tile)
+                for j in T.Parallel(dim):
+                    sums[j] += tile[0, j]
+            T.copy(sums, Out[b, :])
+
+    return kernel
+
+
 def own_thread_variable(size: int):
     """A copy whose source binds another variable to the index of a thread."""
 

@@ -110,6 +110,17 @@ def test_page_numbers_that_go_through_shared_memory_are_known() -> None:
     assert any("chooses which part of X" in note for note in unknown.notes)
 
 
+def test_unknown_places_of_a_known_table_have_its_mean() -> None:
+    """A buffer with one unknown element stays unknown when the kernel stores a known one to it."""
+    given = {"Counts": np.array([3, 1, 16, 8], dtype="int32"), "Order": np.arange(4, dtype="int32")}
+    kernel = profile(data_kernels.searched(4, 16), inputs=given)
+    assert loop_trips(kernel) == (7.0,)
+    assert any("taken for 7 iterations, the mean by the given data" in note for note in kernel.notes)
+    without = profile(data_kernels.searched(4, 16))
+    assert loop_trips(without) == (16.0,)
+    assert any("as if the data divided its tensors evenly" in note for note in without.notes)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_a_mask_of_tiles_gives_the_share_of_the_blocks(share: float) -> None:
     mask = np.zeros((16, 8), dtype="int8")
