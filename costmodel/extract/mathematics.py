@@ -78,6 +78,7 @@ _SIMPLE = [
     "round",
     "trunc",
     "nearbyint",
+    "rint",
     "fma",
     "ieee_fmaf",
     "ieee_add",
@@ -103,31 +104,16 @@ _SIMPLE = [
     "likely",
 ]
 
-# function by its name in the IR, without the dialect prefix
+_FUNCTIONS = (
+    *("exp2", "exp", "exp10", "log2", "log", "log10", "log1p", "pow"),
+    *("sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "atan", "erf"),
+)
+_ROUNDINGS = ("rn", "rz", "ru", "rd")
+
+# function by its name in the IR, without the dialect prefix, or in CUDA
 MATH_NAMES: Mapping[str, str] = {
-    **{
-        name: name
-        for name in (
-            "exp2",
-            "exp",
-            "exp10",
-            "log2",
-            "log",
-            "log10",
-            "log1p",
-            "sqrt",
-            "rsqrt",
-            "sin",
-            "cos",
-            "tan",
-            "tanh",
-        )
-    },
-    **{name: name for name in ("sigmoid", "erf", "pow", "atan")},
-    **{
-        name + "f": name
-        for name in ("exp2", "exp", "log2", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "pow", "erf")
-    },
+    **{name: name for name in (*_FUNCTIONS, "sigmoid")},
+    **{name + "f": name for name in _FUNCTIONS},
     **dict.fromkeys(
         ("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan", "__fdividef"),
         "fast_special_scaled",
@@ -140,6 +126,19 @@ MATH_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("ieee_fdiv", "fdividef"), "divide"),
     **dict.fromkeys(("ieee_frcp",), "rcp"),
     **dict.fromkeys(_SIMPLE, "simple"),
+    **{
+        f"__f{name}_{rounding}": function
+        for name, function in (("div", "divide"), ("rcp", "rcp"), ("sqrt", "sqrt"), ("rsqrt", "rsqrt"))
+        for rounding in _ROUNDINGS
+    },
+    # C's names of float functions
+    **dict.fromkeys(
+        (
+            *("fabsf", "floorf", "ceilf", "roundf", "truncf", "nearbyintf", "rintf", "fmaf"),
+            *("copysignf", "fmodf", "__saturatef"),
+        ),
+        "simple",
+    ),
     **dict.fromkeys(
         ("add2", "sub2", "mul2", "fma2", "max2", "min2", "max2_nan", "min2_nan", "abs2"), "packed"
     ),

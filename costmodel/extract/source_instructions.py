@@ -24,6 +24,7 @@ _INTRINSIC = re.compile(
     r"|__dp[24]a(?:_\w+)?|__v\w+[24]|__[hfd]?(?:add|sub|mul|mad|fma|maf|min|max|neg|abs|sad)(?:24|hi|_\w+)?2?"
     r"|__(?:low|high)s?2\w+|__(?:floats?|double|half|bfloat16|int|uint|ll|ull|short|ushort)2?2\w+"
 )
+_EXTREMES = ("min", "max", "fmin", "fmax", "fminf", "fmaxf")
 _PTX_VECTOR, _PTX_BITS_OF = re.compile(r"v[248]"), re.compile(r"[busf](\d+)")
 _PTX_FREE = ("mov", "bra", "ret", "cvta", "createpolicy", "elect", "fence", "pragma", "prefetch", "prefetchu")
 _PTX_SPECIAL = ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt")
@@ -45,14 +46,14 @@ def work_of_function(name: str) -> Work | None:
     for key, beginnings in _FUNCTIONS.items():
         if name.startswith(beginnings):
             return {key: 1.0}
-    if name in ("min", "max", "fmin", "fmax", "fminf", "fmaxf"):
+    if name in _EXTREMES:
         return {"integer_ops": 1.0}  # both kinds take the same pipe
     return _FREE_WORK if CASTS.fullmatch(name) or _TYPE.fullmatch(name) else None
 
 
 def work_of_intrinsic(name: str) -> Work | None:
     """The work of a function of CUDA's headers that is one instruction; None if the name is not one's."""
-    return work_of_function(name) if _INTRINSIC.fullmatch(name) else None
+    return work_of_function(name) if _INTRINSIC.fullmatch(name) or name in _EXTREMES else None
 
 
 def work_of_ptx(mnemonic: str) -> Work | None:

@@ -1,4 +1,4 @@
-"""Guesses the iterations of a loop whose extent depends on data, from known tables or the sizes of tensors."""
+"""Guesses the iterations of a loop whose extent depends on data, from known tables or sizes of tensors."""
 
 from __future__ import annotations
 

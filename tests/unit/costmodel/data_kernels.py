@@ -171,7 +171,7 @@ def searched(batch: int, most: int, dim: int = 64, block: int = 64):
             T.sync_threads()
             T.clear(sums)
             found = numbers[1]
-            count = T.if_then_else(0 <= found and found < batch, Counts[found], 0)
+            count = T.if_then_else(found >= 0 and found < batch, Counts[found], 0)
             for i in T.serial(T.min(count, found + count)):
                 T.copy(X[(found * most + i) * block, 0], tile)
                 for j in T.Parallel(dim):

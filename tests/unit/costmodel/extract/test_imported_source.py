@@ -136,6 +136,20 @@ def test_a_kernel_is_charged_for_the_function_that_it_imports() -> None:
     assert sum(a.bytes for a in loads) * p.blocks == n * 4
 
 
+@pytest.mark.parametrize(
+    ("name", "special", "arithmetic"),
+    [("fabsf", 0, 1), ("fminf", 0, 1), ("nearbyintf", 0, 1), ("__fdiv_rn", 1, 8), ("__frcp_rz", 1, 6)],
+)
+def test_functions_of_c_and_cuda_are_known(name: str, special: float, arithmetic: float) -> None:
+    p = read(kernels.external(4096, name))
+    assert not p.unknown_calls
+    counted = [p.blocks * total(p, kind) for kind in ("special_ops", "vector_ops", "integer_ops")]
+    without = read(kernels.external(4096, "__saturatef"))  # one instruction, and the same addresses
+    addresses = without.blocks * total(without, "integer_ops")
+    assert counted[0] == 4096 * special
+    assert counted[1] + counted[2] - addresses == 4096 * arithmetic
+
+
 def test_an_unknown_function_is_reported_and_its_stated_cost_taken() -> None:
     unknown = read(kernels.external(4096))
     assert unknown.unknown_calls == ("mystery",)
