@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...profile.values import Trips
-from .expressions import constant
+from .expressions import UnevaluableError, constant
 from .launch_geometry import AXES
 from .scenarios import MOST_CASES
 from .scope import Scope
@@ -62,6 +62,31 @@ def of_condition(condition: Any, scope: Scope) -> Trips | None:
         return None
     held, come, axes = found
     return Trips(tuple((held / np.maximum(1, come)).tolist()), axes)
+
+
+def of_unknown_condition(condition: Any, scope: Scope, density: float | None) -> Trips:
+    """Share of the executions in which one of two branches is entered whose condition depends on data.
+
+    The shares of both branches add up to one. Parts of the condition that are known have their share, others
+    `density`, or half of the executions.
+    """
+    try:
+        known = of_condition(condition, scope)
+    except UnevaluableError:
+        known = None
+    if known is not None:
+        return known
+    kind = type(condition).__name__
+    if kind == "Not":
+        other = of_unknown_condition(condition.a, scope, density)
+        return Trips(tuple(1 - share for share in other.per_block), other.axes)
+    if kind in ("Or", "And"):
+        parts = [of_unknown_condition(part, scope, density) for part in (condition.a, condition.b)]
+        if not (parts[0].axes and parts[1].axes):
+            axes, shares = parts[0].axes | parts[1].axes, [part.per_block for part in parts]
+            pairs = [(a, b) for a in shares[0] for b in shares[1]]
+            return Trips(tuple(a * b if kind == "And" else 1 - (1 - a) * (1 - b) for a, b in pairs), axes)
+    return Trips((0.5 if density is None else density,))
 
 
 def product(one: Trips, other: Trips, grid: tuple[int, int, int]) -> Trips:

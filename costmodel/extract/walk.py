@@ -586,7 +586,11 @@ class KernelReader:
             # of two branches, none has the results of the other
             own = scope if node.else_case is None else replace(scope, apart=identity(body))
             with self._one_of_branches(condition):
-                inside = self._taken(body, condition, own) if body is not None else None
+                inside = (
+                    self._taken(body, condition, own, has_other=node.else_case is not None)
+                    if body is not None
+                    else None
+                )
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
@@ -609,8 +613,8 @@ class KernelReader:
         with around:
             yield
 
-    def _taken(self, body: Any, condition: Any, scope: Scope) -> Scope | None:
-        """Count a branch under a condition.
+    def _taken(self, body: Any, condition: Any, scope: Scope, *, has_other: bool) -> Scope | None:
+        """Count a branch under a condition; `has_other`: one of two branches.
 
         Returns the scope at its end; None if the branch is never executed.
         """
@@ -631,18 +635,23 @@ class KernelReader:
         if inside is None or (share is not None and not share.largest):
             return None
         if not inside.knows(condition):
-            if self.data.density is not None:
+            if has_other:
+                share = trips.of_unknown_condition(condition, scope, self.data.density)
+            elif self.data.density is not None:
                 share = Trips((self.data.density,))
-            self._note_data_branch()
+            self._note_data_branch(has_other=has_other)
         if share is None or share.smallest == 1:
             return self.statement(body, inside)
         with self._nested_phase(share, is_loop=self.phase.is_loop):
             return self.statement(body, inside)
 
-    def _note_data_branch(self) -> None:
+    def _note_data_branch(self, *, has_other: bool = False) -> None:
         """Report a branch around matrix work or copies whose condition depends on data."""
         density = self.data.density
-        taken = "always entered" if density is None else f"entered in {density:.0%} of the cases"
+        if density is not None:
+            taken = f"entered in {density:.0%} of the cases"
+        else:
+            taken = "entered as often as the other one" if has_other else "always entered"
         self.add_note(f"a branch around matrix work or copies depends on data: taken as {taken}")
 
 

@@ -181,6 +181,36 @@ def searched(batch: int, most: int, dim: int = 64, block: int = 64):
     return kernel
 
 
+def one_of_two(blocks: int, known: int, dim: int, block: int = 64):
+    """A product along one of two loops; the first `known` blocks take the first one, others by their data."""
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor((blocks * block, dim), "float16"),
+        B: T.Tensor((dim, block), "float16"),
+        Flags: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * block, block), "float32"),
+    ):
+        with T.Kernel(blocks, threads=128) as b:
+            a = T.alloc_shared((block, block), "float16")
+            b_tile = T.alloc_shared((block, block), "float16")
+            c = T.alloc_fragment((block, block), "float32")
+            T.clear(c)
+            if b < known or Flags[b] > 0:
+                for k in T.serial(dim // block):
+                    T.copy(A[b * block, k * block], a)
+                    T.copy(B[k * block, 0], b_tile)
+                    T.gemm(a, b_tile, c)
+            else:
+                for k in T.serial(dim // block):
+                    T.copy(A[b * block, dim - (k + 1) * block], a)
+                    T.copy(B[dim - (k + 1) * block, 0], b_tile)
+                    T.gemm(a, b_tile, c)
+            T.copy(c, C[b * block, 0])
+
+    return kernel
+
+
 def own_thread_variable(size: int):
     """A copy whose source binds another variable to the index of a thread."""
 

@@ -139,6 +139,19 @@ def test_a_density_takes_the_place_of_a_mask() -> None:
     assert any("taken as always entered" in note for note in always.notes)
 
 
+@pytest.mark.parametrize(("density", "entered"), [(None, 0.5), (0.2, 0.2)])
+def test_the_shares_of_two_branches_add_up_to_one(density: float | None, entered: float) -> None:
+    """The known part of the condition has its own share, and the data decides for the other blocks."""
+    kernel = profile(data_kernels.one_of_two(8, 2, 512), density=density)
+    first, second = (
+        [t / 8 for t in p.trips.per_block] for r in kernel.roles for p in r.phases if p.work.matrix
+    )
+    assert first == pytest.approx([1.0] * 2 + [entered] * 6)
+    assert second == pytest.approx([0.0] * 2 + [1 - entered] * 6)
+    words = "20% of the cases" if density else "as often as the other one"
+    assert any(words in note for note in kernel.notes)
+
+
 def test_a_table_of_indices_says_where_rows_lie() -> None:
     """Consecutive elements are coalesced, scattered ones are not."""
 
