@@ -38,7 +38,7 @@ class Memory:
     contents: dict[int, frozenset[int]] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)  # tensors with known contents
     filled: dict[int, FilledBuffer] = field(default_factory=dict)  # buffers with known contents
-    _mixed: set[int] = field(default_factory=set)  # buffers with values that are not known
+    _mixed: set[int] = field(default_factory=set)  # buffers with elements whose values are not known
     _stores: Counter[int] = field(default_factory=Counter)  # statements that changed a buffer so far
     _buffers: dict[int, tuple[str, str]] = field(
         default_factory=dict
@@ -228,7 +228,7 @@ class Memory:
 
     @property
     def mixed(self) -> frozenset[int]:
-        """Buffers with values that are not known."""
+        """Buffers with elements whose values are not known."""
         return frozenset(self._mixed)
 
     def pointer_extent(self, node: Any) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...profile.values import Trips
-from .expressions import UnevaluableError, constant
+from .expressions import constant
 from .launch_geometry import AXES
 from .scenarios import MOST_CASES
 from .scope import Scope
@@ -70,10 +70,7 @@ def of_unknown_condition(condition: Any, scope: Scope, density: float | None) ->
     The shares of both branches add up to one. Parts of the condition that are known have their share, others
     `density`, or half of the executions.
     """
-    try:
-        known = of_condition(condition, scope)
-    except UnevaluableError:
-        known = None
+    known = of_condition(condition, scope)
     if known is not None:
         return known
     kind = type(condition).__name__

