@@ -102,28 +102,24 @@ _SIMPLE = [
     "round_ties_away_from_zero",
     "pow_of_int",
     "likely",
+    "__saturate",
 ]
 
 _FUNCTIONS = (
     *("exp2", "exp", "exp10", "log2", "log", "log10", "log1p", "pow"),
-    *("sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "atan", "erf"),
+    *("sqrt", "rsqrt", "sin", "cos", "tan", "tanh", "atan", "erf", "sigmoid"),
 )
 _ROUNDINGS = ("rn", "rz", "ru", "rd")
 
-# function by its name in the IR, without the dialect prefix, or in CUDA
-MATH_NAMES: Mapping[str, str] = {
-    **{name: name for name in (*_FUNCTIONS, "sigmoid")},
-    **{name + "f": name for name in _FUNCTIONS},
+_NAMES: Mapping[str, str] = {
+    **{name: name for name in _FUNCTIONS},
     **dict.fromkeys(
-        ("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan", "__fdividef"),
-        "fast_special_scaled",
+        ("__exp", "__exp10", "__log", "__log2", "__log10", "__tan", "__fdivide"), "fast_special_scaled"
     ),
-    **dict.fromkeys(
-        ("__sin", "__cos", "__sinf", "__cosf", "fast_rcp", "ex2", "hexp2", "h2exp2"), "fast_special"
-    ),
+    **dict.fromkeys(("__sin", "__cos", "fast_rcp", "ex2", "hexp2", "h2exp2"), "fast_special"),
     **dict.fromkeys(("ieee_fsqrt",), "sqrt"),
     **dict.fromkeys(("ieee_frsqrt",), "rsqrt"),
-    **dict.fromkeys(("ieee_fdiv", "fdividef"), "divide"),
+    **dict.fromkeys(("ieee_fdiv", "fdivide"), "divide"),
     **dict.fromkeys(("ieee_frcp",), "rcp"),
     **dict.fromkeys(_SIMPLE, "simple"),
     **{
@@ -131,15 +127,9 @@ MATH_NAMES: Mapping[str, str] = {
         for name, function in (("div", "divide"), ("rcp", "rcp"), ("sqrt", "sqrt"), ("rsqrt", "rsqrt"))
         for rounding in _ROUNDINGS
     },
-    # C's names of float functions
-    **dict.fromkeys(
-        (
-            *("fabsf", "floorf", "ceilf", "roundf", "truncf", "nearbyintf", "rintf", "fmaf"),
-            *("copysignf", "fmodf", "__saturatef"),
-        ),
-        "simple",
-    ),
     **dict.fromkeys(
         ("add2", "sub2", "mul2", "fma2", "max2", "min2", "max2_nan", "min2_nan", "abs2"), "packed"
     ),
 }
+# function by its name in the IR, without the dialect prefix, or in CUDA; C's names for float end with f
+MATH_NAMES: Mapping[str, str] = {**{name + "f": function for name, function in _NAMES.items()}, **_NAMES}

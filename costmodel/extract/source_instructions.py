@@ -40,7 +40,7 @@ Work = Mapping[str, float]  # lane operations by the keys of `PhaseCounts.counts
 
 def work_of_function(name: str) -> Work | None:
     """The work of a function of CUDA's headers, or of a cast; None if the function is not known."""
-    function = MATH_NAMES.get(name) or MATH_NAMES.get(name.removesuffix("f"))  # C's names for float end so
+    function = MATH_NAMES.get(name)
     if function is not None:
         return {"special_ops": MATH[function].special, "vector_ops": MATH[function].vector}
     for key, beginnings in _FUNCTIONS.items():

@@ -582,15 +582,13 @@ class KernelReader:
         if self._waits_for_local_memory(node.condition):
             self.phase.counts["shared_branches"] += scope.warp_executions
         after = scope
-        for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
+        has_other = node.else_case is not None
+        bodies = ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition)))
+        for body, condition in bodies if has_other else bodies[:1]:
             # of two branches, none has the results of the other
-            own = scope if node.else_case is None else replace(scope, apart=identity(body))
+            own = replace(scope, apart=identity(body)) if has_other else scope
             with self._one_of_branches(condition):
-                inside = (
-                    self._taken(body, condition, own, has_other=node.else_case is not None)
-                    if body is not None
-                    else None
-                )
+                inside = self._taken(body, condition, own, has_other=has_other)
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
