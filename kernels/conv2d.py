@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
-from ..problem.axes import Axes, Windows, shape
+from ..problem.axes import Axes, Windows, shape, window
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
@@ -101,7 +101,7 @@ class Conv2d(Operator):
         import torch
 
         x, w = inputs["X"], inputs["W"].float()
-        kernel, stride, padding, dilation = (int(value) for value in workload.attrs.values())
+        kernel, stride, padding, dilation = window(workload.attrs)
         out = torch.empty(self.outputs(workload)["Y"], device=x.device)
         rows, cols = ((size - 1) * stride + 1 for size in out.shape[1:3])
         panel = max(1, ITEM_BYTES // (4 * x[0].numel()))
@@ -122,7 +122,7 @@ class Conv2d(Operator):
 
         x = inputs["X"].permute(0, 3, 1, 2)
         w = inputs["W"].permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
-        _, stride, padding, dilation = (int(value) for value in workload.attrs.values())
+        _, stride, padding, dilation = window(workload.attrs)
 
         def convolution() -> object:
             with torch.backends.cudnn.flags(enabled=True, benchmark=True):
@@ -223,7 +223,7 @@ class Conv2dGpu(KernelTemplate):
         import tilelang.language as T  # noqa: N812
 
         batch, height, width, channels, filters = workload.dims.values()
-        kernel, stride, padding, dilation = (int(value) for value in workload.attrs.values())
+        kernel, stride, padding, dilation = window(workload.attrs)
         dtype, accumulator = workload.dtype, "float32"
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")

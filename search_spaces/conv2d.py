@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.axes import Windows, extent
+from ..problem.axes import Windows, extent, window
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
@@ -34,7 +34,7 @@ MAX_STRIDE, MAX_PADDING, MAX_REACH = 8, 128, 255
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     batch, _, _, channels, filters = workload.dims.values()
-    kernel, _, _, _ = (int(value) for value in workload.attrs.values())
+    kernel = int(workload.attrs["kernel"])
     rows, cols = (extent(Windows(dim), workload.dims, workload.attrs) for dim in ("height", "width"))
     pixels, taps, element_bytes = batch * rows * cols, kernel**2, DTYPE_BYTES[workload.dtype]
     bulk, cores = _takes_windows(workload, target), target.int("core.count")
@@ -111,7 +111,7 @@ def _takes_windows(workload: Workload, target: Target) -> bool:
     TileLang 0.1.15 lets the first window begin `padding` before the image and the last one as far before its
     end, which is right for a padding of half a window's reach.
     """
-    kernel, stride, padding, dilation = (int(value) for value in workload.attrs.values())
+    kernel, stride, padding, dilation = window(workload.attrs)
     reach, element_bytes = dilation * (kernel - 1), DTYPE_BYTES[workload.dtype]
     return (
         is_hopper(target)

@@ -52,6 +52,14 @@ class Windows:
         return f"windows({self.dim})"
 
 
+def window(attrs: Mapping[str, Value]) -> tuple[int, int, int, int]:
+    """The attributes of a convolution: kernel, stride, padding and dilation."""
+    kernel, stride, padding, dilation = (
+        int(attrs[name]) for name in ("kernel", "stride", "padding", "dilation")
+    )
+    return kernel, stride, padding, dilation
+
+
 # the name of a dimension or attribute, an expression of one, or a fixed extent
 Axis = str | Parts | Plus | Windows | int
 Axes = Mapping[str, tuple[Axis, ...]]  # axes of each tensor, by its name
@@ -66,9 +74,7 @@ def extent(axis: Axis, dims: Mapping[str, int], attrs: Mapping[str, Value]) -> i
     if isinstance(axis, str):
         return dims[axis] if axis in dims else int(attrs[axis])
     if isinstance(axis, Windows):
-        kernel, stride, padding, dilation = (
-            int(attrs[name]) for name in ("kernel", "stride", "padding", "dilation")
-        )
+        kernel, stride, padding, dilation = window(attrs)
         return (dims[axis.dim] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     part = axis.size({**attrs, **dims})
     return 1 if part == -1 else -(-dims[axis.dim] // part)

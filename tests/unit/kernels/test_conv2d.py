@@ -11,6 +11,7 @@ import torch
 from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
+from tilesight.problem.axes import window
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import load_target
@@ -25,7 +26,7 @@ def fp32(*sizes: int, **attrs: int) -> Workload:
 
 def by_torch(workload: Workload, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     x, w = inputs["X"].double().permute(0, 3, 1, 2), inputs["W"].double().permute(3, 2, 0, 1)
-    _, stride, padding, dilation = (int(value) for value in workload.attrs.values())
+    _, stride, padding, dilation = window(workload.attrs)
     y = torch.nn.functional.conv2d(x, w, stride=stride, padding=padding, dilation=dilation)
     return y.permute(0, 2, 3, 1)
 
@@ -46,6 +47,16 @@ def test_reference_is_a_convolution(workload: Workload, monkeypatch: pytest.Monk
         monkeypatch.setattr(sys.modules[type(CONV).__module__], "ITEM_BYTES", item_bytes)
         found = CONV.reference(workload, inputs)["Y"].double()
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attributes_may_come_in_any_order() -> None:
+    """A shape class names them by the alphabet."""
+    config = TEMPLATE.default_config(CASES[1], load_target("h200"))
+    assert config is not None
+    sorted_attrs = Workload("conv2d", CASES[1].dims, "float32", dict(sorted(CASES[1].attrs.items())))
+    assert list(sorted_attrs.attrs) != list(CASES[1].attrs)
+    one, other = (TEMPLATE.build(workload, config).script() for workload in (CASES[1], sorted_attrs))
+    assert one == other
 
 
 @pytest.mark.parametrize(
