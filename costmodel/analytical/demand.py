@@ -10,6 +10,7 @@ from .constants import Constants
 from .gathers import SECTOR_BYTES
 
 L2_WRITES = "device.memory.l2.write_gb_per_s"
+SECTORS_PER_LINE = 4  # of the first-level cache
 HELD_BYTES = 32 * 1024  # that the first-level cache holds for sure until the next loads of a statement
 CLUSTER_RATE = "cluster.network.bytes_per_cycle"
 L2_UPDATES = "device.memory.l2.update_gb_per_s"
@@ -105,10 +106,8 @@ def demand(
         / target["core.memory.shared.bytes_per_cycle"]
     )
     shared += sum(a.transactions for a in work.accesses if a.space is Space.LOCAL)  # the same memory
-    # global accesses other than bulk copies use the same load/store pipe, four sectors a cycle
-    shared += sum(
-        a.transactions / 4 for a in work.accesses if a.space is Space.GLOBAL and a.mechanism != "tma"
-    )
+    # global accesses other than bulk copies use the same load/store pipe
+    shared += sum(_lines(a) for a in work.accesses if a.space is Space.GLOBAL and a.mechanism != "tma")
     return Demand(
         matrix=sum(matrix_cycles(m, target, constants) for m in work.matrix),
         shared=shared,
@@ -119,6 +118,14 @@ def demand(
         l2=_l2_cycles(work, target, constants, cores_busy),
         cluster=_cluster_cycles(work, target, blocks),
     )
+
+
+def _lines(access: Access) -> float:
+    """Lines of the first-level cache that the instructions of an access touch, of which it finds one a cycle.
+
+    A line has four sectors; a sector that is alone in its 64 bytes is taken for the only one of its line.
+    """
+    return access.transactions * (access.alone_share + (1 - access.alone_share) / SECTORS_PER_LINE)
 
 
 def _cluster_cycles(work: Work, target: Target, blocks: int) -> float:

@@ -23,6 +23,9 @@ OTHER_OVERHEAD_REGISTERS = 40  # for matrix instructions without compiled exampl
 # the loops over their elements and makes the values of one when it needs them. Read off ptxas reports of 24
 # kernels with 256 to 512 registers of buffers, which need 76 to 255 and spill 0 to 24.
 JOINED_SHARE = 0.5
+# Of each divided address in the copies of an unrolled loop. Read off the ptxas reports of products of windows
+# of volumes by others: 236 registers with 32 addresses, 114 with 16.
+QUOTIENT_REGISTERS = 6.5
 STAGED_SHARE = 0.5  # share of the data staged by plain loads and stores that is in registers at the same time
 # Read off ptxas reports of the softmax and cross_entropy kernels in the H200 datasets: with the 32-bit values
 # the mean of |log(estimated / given registers)| falls, e.g. from 0.234 to 0.110 (softmax, keep=global).
@@ -228,10 +231,14 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
     """
     needed = registers_needed(role, profile)
     if any(r.name == "producer" for r in profile.roles):
-        return needed
+        return needed + _address_registers(role)
     if _matrix_kind(profile):
-        staged = max((_staged_registers(phase, role.threads) for phase in role.phases), default=0.0)
-        return role.local_registers + _overhead(profile) + STAGED_SHARE * staged
+        before, beside = (
+            STAGED_SHARE
+            * max((_staged_registers(p, role.threads) for p in role.phases if p.is_loop is loop), default=0.0)
+            for loop in (False, True)
+        )
+        return max(role.local_registers + beside, before) + _overhead(profile)
     ahead = max(
         (
             (iterations_joined(p, role.threads, WARP_THREADS) - 1) * _loaded_registers(p, role.threads)
@@ -246,6 +253,14 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
         role.local_registers + max(ahead, KEPT_SHARE * kept) + _overhead(profile),
         _widened(role, profile) + _rows_kept(role, profile) + _overhead(profile),
         together + TOGETHER_OVERHEAD_REGISTERS,
+    )
+
+
+def _address_registers(role: Role) -> float:
+    """Registers per thread of parts of divided addresses that no iteration of a loop changes."""
+    warps = max(1.0, role.threads / WARP_THREADS)
+    return QUOTIENT_REGISTERS * max(
+        (p.work.divided_addresses / warps for p in role.phases if p.is_loop), default=0.0
     )
 
 
@@ -328,7 +343,7 @@ def _widened_numbers(role: Role, phase: Phase, profile: KernelProfile) -> float:
     work, loads = phase.work, _plain_loads(phase)
     if work.matrix or not loads or _stages(phase, role.threads):
         return 0.0
-    if not phase.is_loop and (not work.shuffles or _is_loaded_again(role, phase)):
+    if _is_loaded_again(role, phase) or not (phase.is_loop or work.shuffles):
         return 0.0
     largest = max(loads, key=_different_bytes)
     sizes = {t.label: t.element_bytes for t in profile.tensors}
@@ -337,14 +352,15 @@ def _widened_numbers(role: Role, phase: Phase, profile: KernelProfile) -> float:
 
 
 def _is_loaded_again(role: Role, phase: Phase) -> bool:
-    """Whether a block loads the numbers of straight code twice, here or in a loop before it."""
+    """Whether a block loads numbers of a phase twice: those of straight code here or in a loop before it,
+    those of a loop in one iteration.
+    """
     loads = _plain_loads(phase)
     if not loads:
         return False
     largest = max(loads, key=_different_bytes)
-    total = sum(
-        a.bytes * p.trips.mean for p in role.phases for a in _plain_loads(p) if a.tensor == largest.tensor
-    )
+    phases = [(phase, 1.0)] if phase.is_loop else [(p, p.trips.mean) for p in role.phases]
+    total = sum(a.bytes * times for p, times in phases for a in _plain_loads(p) if a.tensor == largest.tensor)
     return total > LOADED_AGAIN * _different_bytes(largest)
 
 

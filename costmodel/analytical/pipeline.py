@@ -56,6 +56,10 @@ FIRST_LEVEL_CYCLES = 41.0
 # latency of the load, and a dozen cycles. 54 kernels of chunk_scan, with 32 to 256 such branches one after
 # another, are predicted best with 40 to 50.
 BRANCH_CYCLES = 45.0
+# Of an address with divisions by constants, which a branch keeps from being computed before: some 45
+# instructions, half of which wait for another (machine code of nvcc 13.0). Times of six products of windows
+# of volumes by others agree.
+ADDRESS_CYCLES = 100.0
 # Of an exact division or square root beyond its instructions: a warp begins the next one when it is back
 # from the branch to the routine for rare values. For a warp alone, a division takes 62 cycles, and a division
 # by one more than an exponential 111 to 130. Source: experiments/exact_functions, an H200
@@ -522,8 +526,9 @@ class CorePipeline:
             away = max(away, new, fresh_share(access, each_trip, resident, room))
         each = used * fresh
         arrival = away * self._arrival(loads, 0.0) + (1 - away) * FIRST_LEVEL_CYCLES
+        addresses = ADDRESS_CYCLES * phase.work.divided_addresses / warps
         # the first loads are used while the last ones arrive
-        return turns * arrival + max(self.constants.load_cycles * each, moved / self._l2_share)
+        return addresses + turns * arrival + max(self.constants.load_cycles * each, moved / self._l2_share)
 
     def _words_at_once(self, role: Role, phase: Phase) -> float:
         """Registers of a thread that straight code fills with loads before it uses the first.

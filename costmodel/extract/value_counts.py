@@ -11,6 +11,7 @@ from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
 from .expressions import identity, is_scalar, loads, variables
 from .index_arithmetic import count_divisions
+from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division
 from .loops import calls_routine, contains, visit
 from .mathematics import MATH, MATH_NAMES
 from .scope import Scope
@@ -247,6 +248,14 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
     ):
         if branch is not None:
             count_value(context, part, branch)
+            _count_divided_loads(context, part, branch)
+
+
+def _count_divided_loads(context: CountingContext, value: Any, scope: Scope) -> None:
+    """Count a part of a selection, which the compiler keeps as a branch for the divisions in its address."""
+    if any(context.memory.is_global(load.buffer) for load in loads(value)) and calls_division(value):
+        context.phase.counts["load_branches"] += scope.warp_executions
+        context.phase.counts["integer_ops"] += scope.issued_lanes * RUN_TIME_DIVISION_INSTRUCTIONS
 
 
 def _guards_shared(value: Any) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...problem.rasterization import Rasterization
 from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData, function_name
 from ...profile.values import WORKSPACE, Access, Role, Space, Trips
-from . import loops, trips
+from . import kept_branches, loads_in_flight, loops, trips
 from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, leaves, otherwise, specialised_branches
 from .dead_values import DeadValues, dead_values
@@ -349,11 +349,11 @@ class KernelReader:
 
     def _loop(self, node: Any, scope: Scope) -> Scope:
         is_global, alone = self.memory.is_global, scope.phase_loop is None
-        waits = 0.0
         if loops.is_unrolled(node):
-            waits = loops.round_trips_of_branches(node, is_global, alone=alone)
-            inline = waits < 1.0 and not loops.copies_one_by_one(node, is_global)
+            branch = kept_branches.kept_branch(node, is_global, alone=alone)
+            inline = branch.trips < 1.0 and not kept_branches.copies_one_by_one(node, is_global)
         else:
+            branch = kept_branches.KeptBranch(kept_branches.trips_behind_branches(node, is_global))
             inline = loops.is_short(node, is_global)
         local_waits = waits_for_local_memory(node, self.memory.in_local_memory)
         may_break = loops.breaks(node.body)
@@ -362,14 +362,14 @@ class KernelReader:
             self.add_note("a loop may end early: all its iterations are charged")
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
             extents, longest = self._trips(node, scope) if turns is None else (Trips((turns,)), 0.0)
-            unrolled_by = loops.unrolled_by(node, is_global, self.memory.is_constant)
+            unrolled_by = loads_in_flight.unrolled_by(node, is_global, self.memory.is_constant)
             with (
                 self._nested_phase(extents, unrolled_by=unrolled_by),
                 self._live.loop(),
             ):
                 unrolled = loops.is_unrolled(node)
-                if waits > 1:
-                    self.phase.counts["load_branches"] += scope.warp_executions * waits
+                if branch.trips > 1 or branch.divided:
+                    self._count_kept(branch, scope, 1.0)
                 self._count_local_waits(scope, local_waits)
                 return self._body(
                     node,
@@ -387,8 +387,8 @@ class KernelReader:
         if turns <= 0:
             return scope
         self._count_local_waits(scope, local_waits * turns)
-        if waits:
-            self.phase.counts["load_branches"] += scope.warp_executions * turns * waits
+        if branch.trips:
+            self._count_kept(branch, scope, turns)
         elif not self.fast_math and not inline and loops.loads_beside_calls(node, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * turns
         elif follows_shared_index(node, is_global):
@@ -404,6 +404,10 @@ class KernelReader:
                 as_phase=False,
                 longest=longest,
             )
+
+    def _count_kept(self, branch: kept_branches.KeptBranch, scope: Scope, times: float) -> None:
+        self.phase.counts["load_branches"] += scope.warp_executions * times * branch.trips
+        self.phase.counts["divided_addresses"] += scope.warp_executions * times * branch.divided
 
     def _count_local_waits(self, scope: Scope, waits: float) -> None:
         if waits:

@@ -84,7 +84,7 @@ int main() {
   printf("operation,order,cores,footprint_mb,pitch,run_bytes,us,gb_per_s\n");
   for (int megabytes : {16, 1024})
     for (size_t pitch : {4096, 5120, 16384, 24576, 65536})
-      for (int run_bytes : {32, 64, 128, 256, 512, 1024})
+      for (int run_bytes : {16, 32, 64, 128, 256, 512, 1024})
         for (bool down : {true, false}) measure_all(in, out, sum, megabytes, pitch, run_bytes, down, 0);
   for (int cores : {1, 2, 4, 8, 16, 32, 64, 96, 132}) measure_all(in, out, sum, 16, 65536, 4096, false, cores);
 }

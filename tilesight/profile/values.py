@@ -113,6 +113,7 @@ class Work:
     loop_entries: float = 0.0  # CPU: how often innermost loops begin
     unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
     load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
+    divided_addresses: float = 0.0  # of such branches of warps, those whose addresses need divisions first
     # waits of warps for elements of arrays in local memory, which no load of a later iteration passes
     local_waits: float = 0.0
     # branches of warps that each wait for a value from shared memory, or for an element of a local array

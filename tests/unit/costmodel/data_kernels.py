@@ -266,3 +266,25 @@ def strided(dim: int, threads: int = 128):
                 Out[b, i] = X[b, i]
 
     return kernel
+
+
+def split_rows():
+    """A row in parts, whose length follows from a number that is known at run time alone."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((1 << 10, 1 << 22), "float32"), Y: T.Tensor((1 << 10, 128), "float32"), parts: T.int32
+    ):
+        with T.Kernel(1 << 10, parts, threads=128) as (bx, by):
+            total = T.alloc_local((1,), "float32")
+            tx = T.get_thread_binding()
+            total[0] = 0.0
+            for i in T.unroll(4):
+                total[0] += T.if_then_else(
+                    by * ((1 << 22) // parts) + i * 128 + tx < (1 << 22),
+                    X[bx, by * ((1 << 22) // parts) + i * 128 + tx],
+                    0.0,
+                )
+            Y[bx, tx] = total[0]
+
+    return main

@@ -32,6 +32,48 @@ def sines_or_cosines(threads=128):
     return main
 
 
+def valid_rows(rows, parts):
+    """Rows of a table, each loaded if its number is valid: whole, or in two parts."""
+
+    @T.prim_func
+    def main(
+        Table: T.Tensor((1 << 16, 192), "float32"),
+        Rows: T.Tensor((1024, rows), "int32"),
+        Y: T.Tensor((1024, rows, 192), "float32"),
+    ):
+        with T.Kernel(1024, threads=128) as bx:
+            tile = T.alloc_shared((rows, 192), "float32")
+            tx = T.get_thread_binding()
+            for i in T.serial(rows):
+                row = Rows[bx, i]
+                if row >= 0:
+                    tile[i, tx] = Table[row, tx]
+                    if parts > 1 and tx < 64:
+                        tile[i, 128 + tx] = Table[row, 128 + tx]
+            T.sync_threads()
+            for i in T.unroll(rows):
+                Y[bx, i, tx] = tile[i, 127 - tx]
+
+    return main
+
+
+def marked_rows(rows):
+    """Stores to the rows whose numbers are valid, in two parts."""
+
+    @T.prim_func
+    def main(Rows: T.Tensor((1024, rows), "int32"), Y: T.Tensor((1 << 16, 192), "float32")):
+        with T.Kernel(1024, threads=128) as bx:
+            tx = T.get_thread_binding()
+            for i in T.serial(rows):
+                row = Rows[bx, i]
+                if row >= 0:
+                    Y[row, tx] = 1.0
+                    if tx < 64:
+                        Y[row, 128 + tx] = 1.0
+
+    return main
+
+
 def gathered_rows(rows, staged, threads=128):
     """Rows of a table whose numbers come from shared memory, or from a tensor."""
 

@@ -61,6 +61,12 @@ def test_bulk_stores_and_targets_without_the_figure_take_that_of_reads() -> None
     assert l2_cycles(moving("st", write=True), A100) == l2_cycles(moving("ld", write=False), A100)
 
 
+@pytest.mark.parametrize(("alone", "lines"), [(0.0, SECTORS / 4), (1.0, SECTORS)])
+def test_the_first_level_cache_finds_one_line_a_cycle(alone: float, lines: float) -> None:
+    work = Work(accesses=(moving("ld", write=False, alone=alone),))
+    assert demand(work, H200, DEFAULT, CORES).shared == lines
+
+
 def test_a_cluster_reads_its_neighbours_over_its_network() -> None:
     """Of four blocks that read all sums, each has a quarter itself."""
     neighbours = replace(moving("ld_cluster", write=False), space=Space.SHARED)

@@ -76,6 +76,26 @@ def test_loads_in_flight_take_registers_but_never_spill() -> None:
     assert occupancy(many, H200).spilled == {}
 
 
+def test_what_straight_code_stages_is_gone_when_the_accumulators_are_live() -> None:
+    product, staging = (block(66, 512, instruction="wgmma.m64n128k16", staged_halves=n) for n in (0, 96))
+    [role], [staged] = product.roles, staging.roles
+    loads = replace(staged.phases[0], is_loop=False, trips=Trips((1.0,)))
+    before = replace(product, roles=(replace(role, phases=(loads, *role.phases)),))
+    assert occupancy(before, H200).registers == occupancy(product, H200).registers < 128
+    assert occupancy(staging, H200).registers == 128
+
+
+@pytest.mark.parametrize(("addresses", "ptxas"), [(16, 114), (32, 236)])
+def test_divided_addresses_of_a_loop_take_registers(addresses: int, ptxas: int) -> None:
+    """Producers of products of windows of volumes; ptxas reports of two kernels."""
+    fed = block(0, 128, producer=True)
+    consumer, producer = fed.roles
+    work = Work(load_branches=4.0 * addresses, divided_addresses=4.0 * addresses)
+    walking = replace(producer, phases=(Phase(Trips((8.0,)), work, is_loop=True),))
+    found = occupancy(replace(fed, roles=(consumer, walking)), H200).registers
+    assert abs(found - ptxas) <= 12
+
+
 def test_a_block_with_a_producer_needs_fewest_registers() -> None:
     alone, fed = (
         block(66, 256, instruction="wgmma.m64n128k16", producer=producer) for producer in (False, True)
@@ -214,3 +234,13 @@ def test_rows_that_are_loaded_twice_are_not_kept() -> None:
     once, twice = row_kernel(64, 1024), row_kernel(64, 1024, loads=2)
     assert occupancy(once, H200).spilled
     assert not occupancy(twice, H200).spilled
+
+
+def test_numbers_that_an_iteration_loads_twice_are_not_kept() -> None:
+    """A softmax whose loop over parts of a row has a sum and then the quotients."""
+    loop = row_loop(128)
+    [role] = loop.roles
+    [phase] = role.phases
+    twice = replace(phase, work=replace(phase.work, accesses=phase.work.accesses * 2))
+    again = replace(loop, roles=(replace(role, phases=(twice,)),))
+    assert registers_needed(again.roles[0], again) < registers_needed(role, loop) - 64

@@ -10,7 +10,13 @@ import pytest
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.costmodel.analytical.kernel_terms import KernelTerms
-from tilesight.costmodel.analytical.pipeline import BARRIER_LANES, BRANCH_CYCLES, ROUTINE_CYCLES, Flow
+from tilesight.costmodel.analytical.pipeline import (
+    ADDRESS_CYCLES,
+    BARRIER_LANES,
+    BRANCH_CYCLES,
+    ROUTINE_CYCLES,
+    Flow,
+)
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -199,6 +205,8 @@ def test_each_branch_around_a_guarded_load_waits_for_it() -> None:
     free, guarded = (latency(looping(load("t0", 128), load_branches=4 * n)) for n in (0, 8))
     round_trip = H200["device.memory.l2.latency_ns"] / 1e3
     assert free + 64 * 7 * round_trip < guarded
+    divided = latency(looping(load("t0", 128), load_branches=4 * 8, divided_addresses=4 * 8))
+    assert divided == pytest.approx(guarded + 64 * 8 * ADDRESS_CYCLES / H200["core.clock_mhz"], rel=0.02)
 
 
 def test_registers_beside_accumulators_hold_fewer_loads() -> None:

@@ -290,3 +290,20 @@ def test_short_runs_take_longer_at_device_memory() -> None:
     assert 1.1 < stretches[2] < 1.25
     assert stretches[3] == pytest.approx(1.0, abs=0.01)
     assert stretches[4] == 1.0
+
+
+@pytest.mark.parametrize(("write", "times"), [(False, 2), (True, 4)])
+def test_a_sector_in_two_parts_is_fetched_for_each_and_before_it_is_written(
+    write: bool, times: float
+) -> None:
+    def stretch(run: float) -> float:
+        lanes = replace(
+            read("t0", 4096, "x"), write=write, mechanism="st" if write else "ld", asynchronous=False,
+            transactions=4096 / run, run_bytes=run,
+        )  # fmt: skip
+        launch = kernel((1024, 1, 1), (lanes,), 1, (Tensor("t0", 1 << 22, 4),), LINEAR)
+        found = traffic(launch, load_target("h200"), 132)
+        return found.write_stretch if write else found.read_stretch
+
+    assert stretch(16.0) == pytest.approx(times * stretch(32.0))
+    assert stretch(8.0) == stretch(16.0)  # shorter ones were not measured

@@ -79,16 +79,14 @@ def test_a_branch_with_divisions_waits_for_its_load() -> None:
     producer = role(read(kernels.windows_of_an_image(33, 128, edge=True)), "producer")
     (loop,) = [p for p in producer.phases if p.is_loop]
     assert (loop.trips.mean, loop.pipeline_depth) == (32, 1)
-    assert loop.work.load_branches == 4 * (1 + 0.5)  # of each warp: the load, and the time of its address
+    assert (loop.work.load_branches, loop.work.divided_addresses) == (4, 4)  # of each warp
 
 
 def test_branches_with_divisions_under_one_condition_are_joined() -> None:
     producer = role(read(kernels.windows_of_an_image(38, 128, edge=False)), "producer")
     assert not any(p.is_loop for p in producer.phases)
-    loads = 128 * 32 / producer.threads
-    assert sum(p.work.load_branches for p in producer.phases) == pytest.approx(
-        loads * (1 / 5 + 0.5) * producer.threads / 32
-    )
+    assert sum(p.work.load_branches for p in producer.phases) == pytest.approx(128 / 5)
+    assert sum(p.work.divided_addresses for p in producer.phases) == 128  # rows of a tile, of a warp each
 
 
 def test_loads_beside_divisions_wait_in_each_iteration() -> None:
@@ -133,12 +131,13 @@ def test_stores_of_lone_sectors_cost_both_halves_of_64_bytes() -> None:
     assert shares == {8: [1.0], 16: [0.0]}
 
 
-@pytest.mark.parametrize(("width", "waits"), [(55, 16 * (1 + 0.5)), (64, 0)])
-def test_a_selection_with_several_divisions_is_a_branch(width: int, waits: float) -> None:
+@pytest.mark.parametrize(("width", "branches"), [(55, 16), (64, 0)])
+def test_a_selection_with_several_divisions_is_a_branch(width: int, branches: int) -> None:
     # of images of 64, a quotient is a shift
     profile = read(kernels.windows_under_a_selection(width))
     (loop,) = [p for r in profile.roles for p in r.phases if p.is_loop and p.work.matrix]
-    assert loop.work.load_branches == waits * 128 / 32
+    warps = 128 / 32
+    assert (loop.work.load_branches, loop.work.divided_addresses) == (branches * warps, branches * warps)
 
 
 def test_an_element_of_shared_memory_is_converted_once() -> None:

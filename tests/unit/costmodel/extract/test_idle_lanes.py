@@ -32,6 +32,17 @@ def test_loads_at_places_read_from_shared_memory_follow_each_other(staged: bool,
     assert total(read(kernels.gathered_rows(16, staged)), "load_branches") == branches
 
 
+@pytest.mark.parametrize(("parts", "trips"), [(1, 0), (2, 3)])
+def test_a_branch_on_a_loaded_number_waits_for_it_and_for_each_part_behind_it(parts: int, trips: int) -> None:
+    # the compiler makes predicates of a branch with one load
+    warps = 128 / 32
+    assert total(read(kernels.valid_rows(64, parts)), "load_branches") == trips * 64 * warps
+
+
+def test_stores_behind_a_branch_on_a_loaded_number_wait_for_nothing() -> None:
+    assert total(read(kernels.marked_rows(64)), "load_branches") == 0
+
+
 @pytest.mark.parametrize(("together", "in_row"), [(True, 16), (False, 1)])
 def test_loads_in_a_row_are_told_from_those_between_stores(together: bool, in_row: int) -> None:
     loads = accesses(read(kernels.shifted(16, together)), Space.SHARED)

@@ -253,3 +253,12 @@ def test_a_stride_of_an_input_that_contradicts_a_stated_one_is_refused() -> None
 def test_the_size_of_a_tensor_is_known_though_its_kernel_takes_no_size() -> None:
     kernel = profile(data_kernels.strided(256), dims="rows=64")
     assert max(t.bytes for t in kernel.tensors) == 64 * 256 * 2
+
+
+def test_a_selection_divides_by_a_run_time_number_before_it_loads() -> None:
+    # the quotient of 64 bits calls a routine, which keeps each of the four selections a branch
+    (branches,) = {
+        sum(p.work.load_branches for p in role.phases)
+        for role in profile(data_kernels.split_rows(), dims={"parts": 8}).roles
+    }
+    assert branches == 4 * 128 / 32

@@ -1,0 +1,251 @@
+"""Branches around loads that the compiler keeps, and what their loads wait for.
+
+The compiler makes predicates of a short branch, and keeps a longer one. No load moves into a branch that is
+kept, or out of it: each of its parts that loads waits for a round trip of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .element_types import element_type
+from .expressions import constant, identity, is_power_of_two, loads, variables
+from .loops import contains, is_unrolled, plain_variables, touches_global, visit
+
+# Instructions of a 64-bit quotient by a number that is known at run time alone. The machine code calls a
+# routine for numbers of more than 32 bits, and a division of 32 bits takes the other side of its branch (nvcc
+# 13.0, hyper-connections by others).
+RUN_TIME_DIVISION_INSTRUCTIONS = 40.0
+UNROLLED_ON_REQUEST = 1000  # iterations up to which `#pragma unroll` unrolls a copy completely
+LEAST_WRAPPED = 3  # remainders in the address of a store that a swizzle over several bits makes
+JOINED_BRANCHES = 5.0  # loads in flight of branches with divisions, if they have one condition
+# Different divisions in the condition of a selection up to which the compiler computes all of it at once and
+# makes predicates of it; with more, it has a branch for each part. Read off the machine code of four products
+# of windows of images by others, with 1 and 3 divisions (nvcc 13.0); ragged tiles of matmuls have up to 2.
+FEW_DIVISIONS = 2
+_QUOTIENTS = ("FloorDiv", "FloorMod", "Div", "Mod")
+
+
+def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether the loads of an unrolled loop are in flight one after another.
+
+    This happens to loads under a condition within a branch, and to loads that go directly to shared memory
+    under two conditions on the same thread: the row and the column of a tile whose rows the threads do not
+    divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
+    compiler makes a branch of each iteration, and it moves no load across a store.
+    """
+    return kept_branch(node, is_global).trips >= 1.0 or copies_one_by_one(node, is_global)
+
+
+def copies_one_by_one(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether an unrolled loop copies to shared memory under two conditions, as `waits_for_each` says."""
+    store = node.body
+    if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
+        return False
+    apart = False
+    constants = {identity(node.loop_var)} if (constant(node.extent) or 0) <= UNROLLED_ON_REQUEST else set()
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal apart
+        if kind == "And":
+            apart = apart or bool(plain_variables(part.a) & plain_variables(part.b) - constants)
+
+    visit(store.value, look)
+    return apart and touches_global(store.value, is_global)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBranch:
+    """What an iteration waits for whose body is a branch; nothing if the compiler keeps none."""
+
+    trips: float = 0.0  # round trips to memory
+    divided: bool = False  # the address of its load needs divisions, whose instructions wait for each other
+
+
+def kept_branch(node: Any, is_global: Callable[[Any], bool], *, alone: bool = False) -> KeptBranch:
+    """What an iteration of a loop waits for whose body is a branch.
+
+    The branch has a store of loads from device memory, or chooses between such a load and another value
+    for a store. The compiler turns a short branch into predicates. It keeps one with another condition
+    inside, one that computes a swizzled address anew in each iteration, and one with a division in the
+    address of its load. Of a selection, it keeps the branch if the condition takes several divisions.
+    Then no load is issued before those of the branch before it have arrived. If no loop changes the
+    condition, a few branches with divisions are joined; each still computes its address. Read off the
+    machine code of copies whose tile the threads do not divide, at a tensor's edge and to swizzled rows, and
+    of 22 convolutions (nvcc 13.0).
+
+    Args:
+        node: the loop.
+        is_global: whether a buffer lies in device memory.
+        alone: whether no loop that stays a loop is around this one.
+    """
+    branch = _inside_unrolled(node.body)
+    parts = _sides(branch)
+    if parts is None:
+        return KeptBranch()
+    steps, outer = set(), node
+    while type(outer).__name__ == "For":
+        steps.add(identity(outer.loop_var))
+        outer = outer.body
+    condition, *stores = parts
+    changes = plain_variables(condition)
+    if changes <= steps:  # constants, once the loops are unrolled
+        return KeptBranch()
+    if branch is stores[0]:  # a selection
+        kept = str(branch.buffer.scope()).startswith("shared") and touches_global(branch.value, is_global)
+        divided = kept and _divisions(condition, steps) > FEW_DIVISIONS
+    else:
+        divided = any(_stores_divided(part, is_global, steps) for part in stores)
+        if any(_stores_guarded(part, is_global, steps) for part in stores):
+            return KeptBranch(1.0, divided)
+    if divided:
+        return KeptBranch(1 / JOINED_BRANCHES if alone and not changes & steps else 1.0, divided)
+    return KeptBranch()
+
+
+def _sides(branch: Any) -> tuple[Any, ...] | None:
+    """The condition and both parts of a branch; None if a statement is none.
+
+    The generated source has a branch for a store of a value that is loaded under a condition.
+    """
+    kind = type(branch).__name__
+    if kind == "IfThenElse":
+        return branch.condition, branch.then_case, branch.else_case
+    if kind == "BufferStore":
+        choice = branch.value
+        if getattr(getattr(choice, "op", None), "name", "").endswith("if_then_else"):
+            return choice.args[0], branch
+    return None
+
+
+def calls_division(value: Any) -> bool:
+    """Whether the address of a load calls the routine of 64-bit divisions by sizes that are not constant.
+
+    A quotient of two constants has such a size, whose value was put in its place: TileLang computes others.
+    """
+
+    def divides(part: Any, kind: str) -> bool:
+        if kind not in _QUOTIENTS or element_type(str(part.dtype)).bits != 64:
+            return False
+        return constant(part.b) is None or constant(part.a) is not None
+
+    return any(contains(index, divides) for load in loads(value) for index in load.indices)
+
+
+def trips_behind_branches(loop: Any, is_global: Callable[[Any], bool]) -> float:
+    """Round trips of the loads of an iteration, if it branches on data that it loads, and loads behind that.
+
+    The branch stays one if another stands in it. Read off the machine code of a sparse decoding kernel by
+    others (nvcc 13.0), whose iterations load an index, then a part of a row if the index is valid, and then
+    another part for some of the threads.
+
+    Args:
+        loop: a loop that the source does not request to unroll.
+        is_global: whether a buffer lies in device memory.
+
+    Returns:
+        The round trips, with those of the data that decides; 0 without such a branch.
+    """
+    trips = 0.0
+    loaded: set[int] = set()
+    for part in _statements(loop.body):
+        kind = type(part).__name__
+        if kind in ("Bind", "BufferStore"):
+            target = part.var if kind == "Bind" else part.buffer.data
+            if _loads_global(part.value, is_global):
+                loaded.add(identity(target))
+        elif kind == "IfThenElse":
+            decided = variables(part.condition) & loaded or _loads_global(part.condition, is_global)
+            inside = _trips(part.then_case, is_global)
+            if decided and inside > 1:
+                trips += 1 + inside
+    return trips
+
+
+def _statements(node: Any) -> list[Any]:
+    kind = type(node).__name__
+    if kind == "SeqStmt":
+        return [inner for part in node.seq for inner in _statements(part)]
+    return _statements(node.body) if kind == "AttrStmt" else [node]
+
+
+def _trips(node: Any, is_global: Callable[[Any], bool]) -> int:
+    """Groups of loads in a branch: those before the first branch in it, and each branch that loads."""
+    plain, branches = False, 0
+    for part in _statements(node):
+        if type(part).__name__ == "IfThenElse":
+            branches += _loads_global(part, is_global)
+        else:
+            plain = plain or _loads_global(part, is_global)
+    return plain + branches
+
+
+def _loads_global(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    return contains(node, lambda part, kind: kind == "BufferLoad" and is_global(part.buffer))
+
+
+def _divisions(expression: Any, steps: set[int]) -> int:
+    """Different divisions in an expression that the loops' variables `steps` change, by anything but a power
+    of two. A quotient and its remainder are one.
+    """
+    from tvm.ir import structural_hash
+
+    found: set[tuple[int, int]] = set()
+
+    def look(part: Any, kind: str) -> None:
+        if kind in _QUOTIENTS and not is_power_of_two(part.b) and plain_variables(part.a) & steps:
+            found.add((structural_hash(part.a), structural_hash(part.b)))
+
+    visit(expression, look)
+    return len(found)
+
+
+def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:
+    """Whether a part of a branch is one store of loads from device memory to shared memory, to whose
+    addresses the compiler comes by divisions: those of the loops' variables `steps` by anything but a power
+    of two.
+    """
+    store = _inside_unrolled(part)
+    if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
+        return False
+
+    def divides(part: Any, kind: str) -> bool:
+        return kind in _QUOTIENTS and not is_power_of_two(part.b) and bool(plain_variables(part.a) & steps)
+
+    return any(
+        contains(index, divides)
+        for load in loads(store.value)
+        if is_global(load.buffer)
+        for index in load.indices
+    )
+
+
+def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:
+    """Whether a part of a branch is one store of loads from device memory, under a condition or to an address
+    that is no linear function of the loops' variables `steps`.
+    """
+    store = _inside_unrolled(part)
+    if type(store).__name__ != "BufferStore" or not touches_global(store.value, is_global):
+        return False
+    wrapped = 0
+
+    def is_guarded(part: Any, kind: str) -> bool:
+        is_choice = kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else")
+        return is_choice and touches_global(part, is_global)
+
+    def address(part: Any, kind: str) -> None:
+        nonlocal wrapped
+        wrapped += kind in ("FloorMod", "Mod") and bool(plain_variables(part) & steps)
+
+    for index in store.indices:
+        visit(index, address)
+    return contains(store.value, is_guarded) or wrapped >= LEAST_WRAPPED
+
+
+def _inside_unrolled(node: Any) -> Any:
+    """The statement inside the unrolled loops that `node` begins with."""
+    while type(node).__name__ == "For" and is_unrolled(node):
+        node = node.body
+    return node
