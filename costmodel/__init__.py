@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from .model import CostModel
 
-__all__ = ["CostModel", "default_model"]
+__all__ = ["CostModel", "default_model", "foreign_model"]
+
+
+def foreign_model() -> CostModel:
+    """The default model for kernels that are no template of TileSight: its times, and a wider sigma."""
+    from .foreign import ForeignModel
+
+    return ForeignModel(default_model())
 
 
 def default_model() -> CostModel:

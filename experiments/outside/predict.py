@@ -41,17 +41,17 @@ def preload() -> None:
     import tilelang  # noqa: F401
 
     from tilesight.api import foreign_kernel  # noqa: F401
-    from tilesight.costmodel import default_model, extract
+    from tilesight.costmodel import extract, foreign_model
 
     assert extract
-    default_model()
+    foreign_model()
 
 
 def predict(item: tuple[str, Path, Candidate, bool]) -> tuple[dict[str, object], str]:
     """The figures of a row, and the profiles as text. Raises what TileLang or the model raises."""
     from tilesight.api.foreign_kernel import ForeignKernel, profiles_of
     from tilesight.api.run_time_facts import RunTimeFacts
-    from tilesight.costmodel import default_model
+    from tilesight.costmodel import foreign_model
     from tilesight.profile.codec import profiles_text
     from tilesight.target.spec import load_target
 
@@ -62,7 +62,7 @@ def predict(item: tuple[str, Path, Candidate, bool]) -> tuple[dict[str, object],
     kernel = ForeignKernel(candidate.name, corpus.function(candidate), candidate.pass_configs)
     inputs = [corpus.content(argument) for argument in candidate.arguments] if with_inputs else None
     profiles = profiles_of(kernel, target, RunTimeFacts(dict(candidate.sizes), inputs))
-    found = default_model().predict(profiles, target)
+    found = foreign_model().predict(profiles, target)
     row = figures_of(found, profiles) | {"seconds": f"{time.perf_counter() - begin:.2f}"}
     return row, profiles_text(profiles)
 

@@ -107,11 +107,11 @@ def explain_profiles(
 
     Raises `InputError`.
     """
-    from ..costmodel import default_model
+    from ..costmodel import foreign_model
     from ..explanation import Explanation, view
 
     with as_input_errors("predicted", target):
-        this = view(kernels, default_model().predict(kernels, target), target, names=names)
+        this = view(kernels, foreign_model().predict(kernels, target), target, names=names)
     return Explanation(None, target, this, None, (), kernel=name)
 
 

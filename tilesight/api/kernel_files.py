@@ -95,13 +95,13 @@ def predict_file(
     config: str | None = None,
 ) -> FilePrediction:
     """The predicted time of a kernel in a file; see `profiles_in_file`."""
-    from ..costmodel import default_model
+    from ..costmodel import foreign_model
     from ..explanation.wide_sigma import why_wide
     from .prediction import as_input_errors
 
     found = profiles_in_file(place, target, facts, arguments, config)
     with as_input_errors("predicted", found.target):
-        prediction = default_model().predict(found.kernels, found.target)
+        prediction = foreign_model().predict(found.kernels, found.target)
         reason = why_wide(prediction, found.kernels, found.target)
     return FilePrediction(found.name, found.target, prediction, reason, found.config, found.own_configs)
 
@@ -219,9 +219,9 @@ def _compared(
 
     Raises `InputError` if none works.
     """
-    from ..costmodel import default_model
+    from ..costmodel import foreign_model
 
-    model, target = default_model(), item.target
+    model, target = foreign_model(), item.target
     items = [replace(item, config=str(number)) for number in range(1, len(listed.configs) + 1)]
     rows: list[OwnConfig] = []
     profiles: dict[int, FileProfiles] = {}

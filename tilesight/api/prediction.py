@@ -47,7 +47,7 @@ def predict(
             cannot be read, does not fit the target, or TileLang refuses to lower it (TileLang's own error is
             the cause).
     """
-    from ..costmodel import default_model
+    from ..costmodel import foreign_model
     from ..machine.placement import locate
 
     facts = RunTimeFacts(dims, inputs, density, calls)
@@ -57,7 +57,7 @@ def predict(
     with as_input_errors("lowered", chosen):
         profiles = profiles_of(kernel, chosen, facts)
     with as_input_errors("predicted", chosen):
-        return default_model().predict(profiles, chosen)
+        return foreign_model().predict(profiles, chosen)
 
 
 @contextmanager

@@ -139,12 +139,12 @@ def profiles_timeline(
 
     Raises `InputError`.
     """
-    from ..costmodel import default_model
+    from ..costmodel import foreign_model
     from ..explanation.kernel_timeline import kernel_timeline as drawn
 
     _check_gpu(target)
     with as_input_errors("predicted", target):
-        return drawn(f"{name} on {target.title}", kernels, target, default_model(), names)
+        return drawn(f"{name} on {target.title}", kernels, target, foreign_model(), names)
 
 
 def session_timeline(session_id: int, *, database: str | None = None) -> Timeline:
