@@ -217,15 +217,14 @@ def pack(
                 context = session.result.context
                 kernel = (context.template, context.workload.key, context.dynamic)
                 key = (*kernel, context.target, context.device, context.protocol, session.result.effort)
-                known = latest.get(key)
-                if known is None or known[0].summary.started_at <= session.summary.started_at:
+                earlier = latest.get(key)
+                if earlier is None or earlier[0].summary.started_at <= session.summary.started_at:
                     latest[key] = session, options
             for profile_key in keys(store):
                 found = profiles.setdefault(profile_key, {})
                 for profile in store.cached_profiles(profile_key):
-                    other = found.get(profile.config.key)
-                    if other is None or len(other.samples) <= len(profile.samples):
-                        found[profile.config.key] = profile
+                    known = found.get(profile.config.key)
+                    found[profile.config.key] = profile if known is None else merged(known, profile)
     partial = shipped.with_suffix(".partial.db")
     partial.unlink(missing_ok=True)
     with open_store(str(partial)) as store:
@@ -247,6 +246,14 @@ def pack(
     files = {name: folder / name for name in counts}
     sizes = {name: path.stat().st_size / 1e6 if path.exists() else 0.0 for name, path in files.items()}
     print("; ".join(f"{name}: {count}, {sizes[name]:.2f} MB" for name, count in counts.items()))
+
+
+def merged(known: ParametricProfile, other: ParametricProfile) -> ParametricProfile:
+    """A config that was lowered twice, perhaps for workloads of different sizes: with the laws of either, or
+    with the samples of both. There is one structure of each config, that which is known."""
+    if known.structure != other.structure or known.laws is not None:
+        return known
+    return other if other.laws is not None else known.with_samples_of(other)
 
 
 def shipped_profiles(path: Path) -> dict[ProfileKey, dict[str, ParametricProfile]]:
