@@ -6,13 +6,10 @@ The `cpu` target has the figures of a typical core, so the errors of predictions
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..profile.values import KernelProfile
-from ..records.trial import Prediction
-from ..target.spec import Target
-from .model import CostModel, predict_many
+from .restated import RestatedModel
 
 PRIOR_ERRORS = 8.0  # errors that the model's own uncertainty counts as
 ONE_SIGMA = 0.68
@@ -32,28 +29,10 @@ def sigma_with_errors(prior: float, errors: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class RecordedErrorsModel:
-    """A model whose uncertainty follows from recorded errors. Its times are those of `model`."""
+class RecordedErrorsModel(RestatedModel):
+    """A model whose uncertainty follows from recorded errors."""
 
-    model: CostModel
     errors: tuple[float, ...]
 
-    @property
-    def version(self) -> str:
-        return self.model.version
-
-    def predict(
-        self, kernels: Sequence[KernelProfile], target: Target, built: Mapping[str, int] | None = None
-    ) -> Prediction:
-        """As `CostModel.predict`."""
-        return self._with_errors(self.model.predict(kernels, target, built))
-
-    def predict_many(
-        self, candidates: Sequence[Sequence[KernelProfile]], target: Target
-    ) -> Sequence[Prediction | Exception]:
-        """As `BatchModel.predict_many`."""
-        found = predict_many(self.model, candidates, target)
-        return [p if isinstance(p, Exception) else self._with_errors(p) for p in found]
-
-    def _with_errors(self, prediction: Prediction) -> Prediction:
-        return replace(prediction, uncertainty=sigma_with_errors(prediction.uncertainty, self.errors))
+    def restated(self, uncertainty: float) -> float:
+        return sigma_with_errors(uncertainty, self.errors)

@@ -233,11 +233,7 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
     if any(r.name == "producer" for r in profile.roles):
         return needed + _address_registers(role)
     if _matrix_kind(profile):
-        before, beside = (
-            STAGED_SHARE
-            * max((_staged_registers(p, role.threads) for p in role.phases if p.is_loop is loop), default=0.0)
-            for loop in (False, True)
-        )
+        beside, before = (_staged_at_once(role, in_loops=in_loops) for in_loops in (True, False))
         return max(role.local_registers + beside, before) + _overhead(profile)
     ahead = max(
         (
@@ -254,6 +250,12 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
         _widened(role, profile) + _rows_kept(role, profile) + _overhead(profile),
         together + TOGETHER_OVERHEAD_REGISTERS,
     )
+
+
+def _staged_at_once(role: Role, *, in_loops: bool) -> float:
+    """Registers per thread of data that loops, or straight code, move to shared memory by plain accesses."""
+    phases = (phase for phase in role.phases if phase.is_loop is in_loops)
+    return STAGED_SHARE * max((_staged_registers(phase, role.threads) for phase in phases), default=0.0)
 
 
 def _address_registers(role: Role) -> float:

@@ -12,7 +12,6 @@ from .tiles import Grid, Tiles
 
 # Runs of SHORT_RUN_BYTES and less take this much longer at device memory; longer ones less, by this exponent.
 SHORT_RUN_COST, SHORT_RUN_BYTES, SHORT_RUN_SHARPNESS = 0.5, 64.0, 1.5
-
 SHORTEST_RUN_BYTES = 16.0  # that were measured
 
 

@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 
 from predict import COLUMNS, figures_of  # noqa: E402
 
-from tilesight.costmodel import foreign_model  # noqa: E402
+from tilesight.costmodel import default_model  # noqa: E402
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel  # noqa: E402
 from tilesight.costmodel.foreign import ForeignModel  # noqa: E402
 from tilesight.costmodel.learned.hybrid import HybridModel  # noqa: E402
@@ -30,8 +30,8 @@ from tilesight.target.spec import load_target  # noqa: E402
 
 def main(given: argparse.Namespace) -> None:
     target = load_target(given.target)
-    own = HybridModel(AnalyticalModel(), load(given.model)) if given.model else None
-    model = foreign_model() if own is None else ForeignModel(own)
+    own = HybridModel(AnalyticalModel(), load(given.model)) if given.model else default_model()
+    model = ForeignModel(own)
     rows = {row["key"]: row for row in csv.DictReader(given.rows.open())}
     count = 0
     opened = lzma.open if given.profiles.suffix == ".xz" else open
