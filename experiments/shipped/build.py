@@ -60,7 +60,7 @@ from tilesight.settings import available_cores
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from candidates import PACKAGE, chosen_configs, given_configs
+from candidates import PACKAGE, chosen_configs, given_configs, predicted_loss
 from models import shapes
 from plans import CHOSEN, LIMITS, MADE, PlanJob, PlanRun, make_plans, run_all
 from refresh_profiles import archive_keys
@@ -157,15 +157,18 @@ def tune_all(given: argparse.Namespace) -> None:
 
 
 def plan_all(given: argparse.Namespace) -> None:
-    """Make the plans that no folder of earlier calls has a table of, those with chosen configs first."""
+    """Make the plans that no folder of earlier calls has a table of: those with chosen configs first, and of
+    these first those whose present kernels lose most beside the chosen configs, by the model."""
     places = find_places(given.processes)
     folders = [*given.have, given.out]
     jobs = plan_jobs(given)
     left = [job for job in jobs if not any((folder / job.name).exists() for folder in folders)]
-    explores = {job: given_configs(job, folders, given.sister) is None for job in left}
-    counts = f"{len(left)} of {len(jobs)} plans, {sum(explores.values())} of them explore"
+    explores = [job for job in left if given_configs(job, folders, given.sister) is None]
+    losses = {job: predicted_loss(job, folders) for job in left if job not in explores}
+    counts = f"{len(left)} of {len(jobs)} plans, {len(explores)} of them explore"
     print(f"{counts}, by {len(places)} processes", flush=True)
-    run_all(make_plans, sorted(left, key=explores.__getitem__), places, plan_run(given, len(places)))
+    first = sorted(losses, key=losses.__getitem__, reverse=True)
+    run_all(make_plans, [*first, *explores], places, plan_run(given, len(places)))
     done = sum(any((folder / job.name).exists() for folder in folders) for job in jobs)
     print(f"{done} of {len(jobs)} tables are there", flush=True)
 
@@ -388,7 +391,7 @@ def main() -> None:
             "--kernels",
             type=int,
             nargs="+",
-            default=[8, 12],
+            default=[8, 12, 16],
             help="of a plan, at most; each next if the last loses much",
         )
         step.add_argument("--explore", type=int, default=LIMITS.explore, help="configs that are lowered")

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tilesight.database.shipped_plans import PLANS, PlanArchive
@@ -101,6 +103,21 @@ def pooled_configs(job: PlanJob, folders: Sequence[Path]) -> GivenConfigs | None
             tables += texts
     found = dict.fromkeys([*own, *(kernel for table in tables for kernel in _kernels_of(table))])
     return GivenConfigs(list(found), own) if found else None
+
+
+def predicted_loss(job: PlanJob, folders: Sequence[Path]) -> float:
+    """What the kernels of the plan that this one replaces lose beside the configs that were chosen for it, by
+    the times that came with these, in the mean of their sizes; 0 without such a plan."""
+    times = chosen_configs(folders, job.name)
+    present = [config for config in _kernels(job, folders) if config in times]
+
+    def least(configs: Iterable[Config], size: int) -> float:
+        return min((times[config].get(size, math.inf) for config in configs), default=math.inf)
+
+    sizes = {size for of_config in times.values() for size in of_config}
+    losses = [least(present, size) / least(times, size) - 1 for size in sizes]
+    known = [loss for loss in losses if math.isfinite(loss)]
+    return fmean(known) if known else 0.0
 
 
 def _kernels(job: PlanJob, folders: Sequence[Path]) -> list[Config]:

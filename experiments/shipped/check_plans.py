@@ -19,11 +19,13 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import multiprocessing
 import os
 import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
@@ -79,20 +81,36 @@ class Check:
 def rank_tables(given: argparse.Namespace) -> None:
     """Write the configs that the model prefers at each size of the tables; sizes in the file stay."""
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
+    tasks = []
     for path, count in draw(given):
-        table = read_table(path)
-        seen = [piece.size for piece in table.evidence]
+        seen = [piece.size for piece in read_table(path).evidence]
         known = found.setdefault(path.name, {})
-        for size in held_out(read_vary(VARY), count, seen, given.seed):
-            if str(size) not in known:
-                shape = {"m": size, **table.fixed, **table.attrs}
-                text = ",".join(f"{name}={value}" for name, value in shape.items())
-                options = {"workers": given.workers, "database": f"{given.out}.db"}
-                [ranked] = tilesight.rank(table.operator, table.target, text, dtype=table.dtype, **options)
-                configs = with_other_tiles([trial.config for trial in ranked.trials], RANKED)
-                known[str(size)] = [dict(config) for config in configs]
-                given.out.write_text(json.dumps(found))
-                print(f"{path.stem} m={size}: {known[str(size)][0]}", flush=True)
+        sizes = held_out(read_vary(VARY), count, seen, given.seed)
+        tasks.append((path, [size for size in sizes if str(size) not in known]))
+    workers = given.workers or max(1, available_cores() // given.processes)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.processes, context) as pool:
+        futures = [pool.submit(rank_table, *task, workers, given.out) for task in tasks]
+        for future in as_completed(futures):
+            name, ranked = future.result()
+            found[name] |= ranked
+            given.out.write_text(json.dumps(found))
+            print(f"{name}: {len(ranked)} sizes", flush=True)
+
+
+def rank_table(
+    path: Path, sizes: Sequence[int], workers: int, out: Path
+) -> tuple[str, dict[str, list[dict[str, object]]]]:
+    """The name of a table, and by size the configs that the model prefers. Its sizes share profiles."""
+    table, found = read_table(path), {}
+    for size in sizes:
+        shape = {"m": size, **table.fixed, **table.attrs}
+        text = ",".join(f"{name}={value}" for name, value in shape.items())
+        options = {"workers": workers, "database": f"{out}.{path.stem}.db"}
+        [ranked] = tilesight.rank(table.operator, table.target, text, dtype=table.dtype, **options)
+        configs = with_other_tiles([trial.config for trial in ranked.trials], RANKED)
+        found[str(size)] = [dict(config) for config in configs]
+    return path.name, found
 
 
 def draw(given: argparse.Namespace) -> list[tuple[Path, int]]:
@@ -214,8 +232,8 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=2, help="of each model")
     parser.add_argument("--sizes", type=int, default=10, help="of each model")
     parser.add_argument("--candidates", type=int, default=6, help="static kernels of each size")
-    parser.add_argument("--processes", type=int, default=8, help="at least; there is one a GPU")
-    parser.add_argument("--workers", type=int, help="of `rank` [default: one a core]")
+    parser.add_argument("--processes", type=int, default=8, help="at least one a GPU; `rank`: tables at once")
+    parser.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
     parser.add_argument("--limit-s", type=float, default=480.0)
     given = parser.parse_args()
     if given.step == "rank":

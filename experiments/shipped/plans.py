@@ -25,7 +25,6 @@ from candidates import given_configs, pooled_configs, write_candidates
 
 from tilesight.errors import TileSightError
 from tilesight.planner.plan_options import GivenConfigs, PlanLimits
-from tilesight.planner.summary import MOST_LOSS
 from tilesight.tuner.observers import Observer, Observers
 from tilesight.workers import thread_limits
 
@@ -51,6 +50,7 @@ LIMITS = PlanLimits(explore=192, promising=24, listed=16, measure=8, compare=4)
 # the search, times of configs whose profiles follow no laws are interpolated
 PROMISING = 8
 CHOSEN = 26  # configs that a call without a GPU chooses
+ENOUGH = 0.05  # expected loss at any size, above which a plan gets more kernels
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PlanRun:
         workers: of each process.
         sizes: sampled sizes of a plan.
         kernels: of a plan, at most: the second number if the first leaves an expected loss above
-            `MOST_LOSS`, and so on.
+            `ENOUGH`, and so on.
         limits: how far a plan goes.
         plan_s: seconds of a plan, at most.
         end: of the call, by `time.time`.
@@ -244,7 +244,7 @@ def make_plan(
         said = summary(found)
         if found.is_measured:
             made = found
-        if found.expected_worst <= MOST_LOSS:
+        if found.expected_worst <= ENOUGH:
             break
     if made is not None:
         write_table(made.table, run.out / job.name)

@@ -274,7 +274,7 @@ def test_a_measured_plan_of_chosen_configs_writes_its_table(plans: ModuleType, t
 def test_a_plan_that_loses_much_is_made_with_more_kernels(
     plans: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_are_enough: bool
 ) -> None:
-    monkeypatch.setattr(plans, "MOST_LOSS", 1e9 if few_are_enough else -1.0)
+    monkeypatch.setattr(plans, "ENOUGH", 1e9 if few_are_enough else -1.0)
     there = measuring(plans, tmp_path, 1, 3)
     said = make(plans, there)
     table = json.loads((tmp_path / "there" / NAME).read_text())
