@@ -47,7 +47,7 @@ class Constants:
     operand_share: float = 0.751  # share of the operand bytes of matrix instructions that costs bank cycles
     kept_share: float = 0.271  # share of the L2 capacity that one wave leaves to the next
     block_cycles: float = 250.0  # start and end of a block that takes the place of another
-    dispatch_cycles: float = 1.06  # between the starts of two blocks anywhere on the device
+    dispatch_cycles: float = 1.18  # between the starts of two blocks anywhere on the device
     modified_share: float = 0.436  # share of L2 that a kernel leaves modified for later kernels to write back
     dram_ramp: float = 5.99  # ramp-up and ramp-down of device memory, in multiples of its latency
     load_cycles: float = 47.7  # between the uses of two plain loads of a thread, beyond their common latency

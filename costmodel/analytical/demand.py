@@ -137,18 +137,33 @@ def _cluster_cycles(work: Work, target: Target, blocks: int) -> float:
     return moved / target[CLUSTER_RATE] if moved else 0.0
 
 
+# Bytes that L2 updates in the time of one store to parts of the sectors of a line: a request for a line costs
+# as much however many of its sectors it touches. Where the next instruction fills the other half of the
+# sectors, L2 may find the line of the one before. Source: transposes, and fragments that go to device memory
+# from registers, on an H200 (the seventh set of experiments/outside).
+LINE_REQUEST_BYTES, CONTINUED_REQUEST_BYTES = 64.0, 48.0
+
+
+def _busy_bytes(access: Access) -> float:
+    """Bytes for which an access keeps L2 busy: those that it moves, or more if it stores parts of sectors."""
+    each = access.bytes / max(1.0, access.transactions)
+    if access.mechanism != "st" or not access.lines or 2 * each > SECTOR_BYTES:
+        return l2_bytes(access)
+    return access.lines * (CONTINUED_REQUEST_BYTES if 2 * each == SECTOR_BYTES else LINE_REQUEST_BYTES)
+
+
 def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: float) -> float:
     """Cycles of this core's share of L2: of all bytes, or of those that lanes write, which are slower.
 
     Bulk stores are not slower (the matmuls and chunk states of experiments/datasets).
     """
     accesses = [a for a in work.accesses if a.space is Space.GLOBAL]
-    cycles = sum(map(l2_bytes, accesses)) / l2_bytes_per_cycle(target, constants, cores_busy)
+    cycles = sum(map(_busy_bytes, accesses)) / l2_bytes_per_cycle(target, constants, cores_busy)
     written = 0.0
     for access in accesses:
         rate = target.get(L2_WRITES if _writes_sectors(access) else L2_UPDATES)
         if access.write and access.mechanism != "tma" and rate:
-            written += l2_bytes(access) / _each_cycle(rate, target, cores_busy)
+            written += _busy_bytes(access) / _each_cycle(rate, target, cores_busy)
     return max(cycles, written)
 
 

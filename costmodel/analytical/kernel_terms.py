@@ -44,6 +44,11 @@ LAST_KEPT_SHARPNESS = 4.0
 # consumers and 42 of mla_decode with three the mean error is least from 1.6 to 1.8.
 CONSUMER_NORM = 1.7
 
+# Cycles between two blocks at one place, and further ones for each warp of a block. Source: 104 kernels of
+# others on an H200 (experiments/outside), whose blocks of 128 to 1,024 threads load once or twice and store.
+# Blocks of 256 and 512 threads last 1,450 cycles or more, 700 of which are the load.
+TURNOVER_CYCLES, TURNOVER_WARP_CYCLES = 450.0, 6.0
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchTimes:
@@ -201,7 +206,19 @@ class KernelTerms:
             return together  # their chains run beside each other
         # a block that waits for most of its life takes no less than its own start, chains and end
         chains = sum(time.chain * phase.trips.mean for _, phase, time in timed)
-        return max(together, chains + self.overhead_cycles(timed, 1.0))
+        return max(together, chains + self.overhead_cycles(timed, 1.0) + self._turnover_cycles())
+
+    def _turnover_cycles(self) -> float:
+        """Cycles from the last store of a block until the next one at its place computes, of the mean block.
+
+        They come beside the start and end that `Constants.block_cycles` counts. Other blocks of the core hide
+        them only if they have work to do; those that wait for a load or two do not.
+        """
+        places = self.cores * self.resident
+        if self.profile.blocks <= places:
+            return 0.0
+        warps = max(r.threads for r in self.profile.roles) / self.target["warp.threads"]
+        return (TURNOVER_CYCLES + TURNOVER_WARP_CYCLES * warps) * (1 - places / self.profile.blocks)
 
     def overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
         """Cycles of block start and end, of fills and drains of loops, which the resident blocks overlap."""

@@ -255,7 +255,7 @@ class CorePipeline:
         else:
             supply = self._supply_bound(feeding or phase, phase, flow, resident)
         if feeding is not None:
-            supply = max(supply, self._producer_latency(feeding))
+            supply = max(supply, self._producer_latency(feeding), self._producer_work(feeding))
         return PhaseParts(
             flow,
             need,
@@ -336,6 +336,15 @@ class CorePipeline:
                 if p.is_loop and not p.work.barrier_waits
             )
         return waits
+
+    def _producer_work(self, feeding: Phase) -> float:
+        """Cycles of an iteration of a producer whose warps compute what they store to shared memory."""
+        stores = any(a.space is Space.SHARED and a.mechanism == "st" for a in feeding.work.accesses)
+        if not stores or not feeding.is_loop:
+            return 0.0
+        producer = next(r for r in self.profile.roles if any(p is feeding for p in r.phases))
+        flow = self._flow(producer, feeding, self._demand(feeding, producer.threads), 1.0)
+        return flow.together(1.0, self.constants.contention)
 
     def _flow(self, role: Role, phase: Phase, own: Demand, resident: float) -> Flow:
         """The service times and latencies of the warps of one of `resident` blocks in one iteration."""
@@ -509,7 +518,9 @@ class CorePipeline:
         if overlapped:
             joined = iterations_joined(phase, role.threads, self.target["warp.threads"])
             turns = 1 / joined
-        turns = max(turns, phase.work.load_branches / warps)
+        # warps that a condition on the thread leaves out wait for nothing
+        active = warps * max(a.warp_share for a in loads)
+        turns = max(turns, phase.work.load_branches / active)
         stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st")
         used = max(
             0.0, 1 - stored / max(1.0, sum(a.bytes for a in loads))

@@ -22,6 +22,7 @@ from .patterns import (
     WIDEST_ACCESS_BYTES,
     alone_share,
     contiguous_bytes,
+    lines,
     sector_bytes_of,
     sectors,
     wavefronts,
@@ -122,6 +123,9 @@ def lane_access(
         sector_bytes=sector_bytes if _continues(scope, site, width) else 0.0,
         step_bytes=0.0 if write or site.space is not Space.GLOBAL else _step_within_sector(scope, site),
         warp_share=scope.warp_share if site.space is Space.GLOBAL else 1.0,
+        lines=lines(addresses, width, active) * instructions
+        if write and mechanism == "st" and site.space is Space.GLOBAL
+        else 0.0,
         in_row=max(1.0, _in_row(scope) / merged / repeats) if site.space is Space.SHARED else 1.0,
     )
 

@@ -36,8 +36,8 @@ class CountingContext(Protocol):
         """
         ...
 
-    def is_loaded_again(self, load: Any) -> bool:
-        """Whether the value that is being counted loads the same element of device memory a second time."""
+    def is_repeated(self, part: Any, scope: Scope) -> bool:
+        """Whether the value that is being counted has an equal part that was counted for as many lanes."""
         ...
 
     def mark_live(self, variable: Any) -> None:

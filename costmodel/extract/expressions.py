@@ -251,8 +251,19 @@ def _load(expression: Any, bindings: Bindings) -> Any:
     except KeyError:
         if isinstance(bindings, ArbitraryData):
             indices = [evaluate(index, bindings) for index in expression.indices]
-            return bindings.loaded(hash(expression.buffer.data), indices)
+            value = bindings.loaded(hash(expression.buffer.data), indices)
+            return _within_type(value, str(expression.dtype))
         raise UnevaluableError("data") from None
+
+
+# Values of narrow integer types, without negative ones: an index has none.
+_NARROW = {"uint8": 256, "int8": 128, "bool": 2}
+
+
+def _within_type(value: Any, dtype: str) -> Any:
+    """An arbitrary value as one of its type: a byte chooses among few places of a table."""
+    values = next((values for name, values in _NARROW.items() if dtype.startswith(name)), None)
+    return value if values is None else np.asarray(value) % values
 
 
 def _let(expression: Any, bindings: Bindings) -> Any:

@@ -19,7 +19,7 @@ from .scope import Scope
 # reciprocal, shifts and a subtraction. Read off the machine code of pooling and convolution kernels (nvcc
 # 13.0).
 DIVISION_INSTRUCTIONS = {32: 5.0, 64: 14.0}
-_DIVISIONS = ("FloorDiv", "FloorMod", "Div", "Mod")
+QUOTIENTS = ("FloorDiv", "FloorMod", "Div", "Mod")  # expressions, and remainders
 
 
 def count_divisions(context: CountingContext, index: Any, scope: Scope) -> None:
@@ -30,7 +30,7 @@ def count_divisions(context: CountingContext, index: Any, scope: Scope) -> None:
     """
 
     def look(node: Any, kind: str) -> None:
-        if kind not in _DIVISIONS or element_type(str(node.dtype)).kind != "int":
+        if kind not in QUOTIENTS or element_type(str(node.dtype)).kind != "int":
             return
         divisor = constant(node.b)
         if divisor is None or divisor <= 0 or divisor & (divisor - 1) == 0:

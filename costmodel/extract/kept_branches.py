@@ -6,12 +6,13 @@ kept, or out of it: each of its parts that loads waits for a round trip of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .element_types import element_type
 from .expressions import constant, identity, is_power_of_two, loads, variables
+from .index_arithmetic import QUOTIENTS
 from .loops import contains, is_unrolled, plain_variables, touches_global, visit
 
 # Instructions of a 64-bit quotient by a number that is known at run time alone. The machine code calls a
@@ -25,7 +26,6 @@ JOINED_BRANCHES = 5.0  # loads in flight of branches with divisions, if they hav
 # makes predicates of it; with more, it has a branch for each part. Read off the machine code of four products
 # of windows of images by others, with 1 and 3 divisions (nvcc 13.0); ragged tiles of matmuls have up to 2.
 FEW_DIVISIONS = 2
-_QUOTIENTS = ("FloorDiv", "FloorMod", "Div", "Mod")
 
 
 def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
@@ -127,11 +127,11 @@ def calls_division(value: Any) -> bool:
     """
 
     def divides(part: Any, kind: str) -> bool:
-        if kind not in _QUOTIENTS or element_type(str(part.dtype)).bits != 64:
+        if kind not in QUOTIENTS or element_type(str(part.dtype)).bits != 64:
             return False
         return constant(part.b) is None or constant(part.a) is not None
 
-    return any(contains(index, divides) for load in loads(value) for index in load.indices)
+    return _in_address(loads(value), divides)
 
 
 def trips_behind_branches(loop: Any, is_global: Callable[[Any], bool]) -> float:
@@ -195,7 +195,7 @@ def _divisions(expression: Any, steps: set[int]) -> int:
     found: set[tuple[int, int]] = set()
 
     def look(part: Any, kind: str) -> None:
-        if kind in _QUOTIENTS and not is_power_of_two(part.b) and plain_variables(part.a) & steps:
+        if kind in QUOTIENTS and not is_power_of_two(part.b) and plain_variables(part.a) & steps:
             found.add((structural_hash(part.a), structural_hash(part.b)))
 
     visit(expression, look)
@@ -212,14 +212,14 @@ def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]
         return False
 
     def divides(part: Any, kind: str) -> bool:
-        return kind in _QUOTIENTS and not is_power_of_two(part.b) and bool(plain_variables(part.a) & steps)
+        return kind in QUOTIENTS and not is_power_of_two(part.b) and bool(plain_variables(part.a) & steps)
 
-    return any(
-        contains(index, divides)
-        for load in loads(store.value)
-        if is_global(load.buffer)
-        for index in load.indices
-    )
+    return _in_address([load for load in loads(store.value) if is_global(load.buffer)], divides)
+
+
+def _in_address(loaded: Sequence[Any], found: Callable[[Any, str], bool]) -> bool:
+    """Whether the address of a load has a part of that kind."""
+    return any(contains(index, found) for load in loaded for index in load.indices)
 
 
 def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 SECTOR_BYTES = (
     32  # granularity of L2 and DRAM traffic on NVIDIA GPUs; AMD's half lines of 64 bytes are treated alike
 )
+LINE_BYTES = 128  # of the caches
 BANKS = 32
 BANK_BYTES = 4
 WIDEST_ACCESS_BYTES = 16  # by one lane in one instruction
@@ -26,6 +27,13 @@ def sectors(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = N
     counts = []
     for row, mask in _rows(addresses, active):
         counts.append(len(_touched(row[mask], width)))
+    return float(np.mean(counts)) if counts else 0.0
+
+
+def lines(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = None) -> float:
+    """Mean number of 128-byte lines that one warp instruction touches. The arguments are as above."""
+    each = LINE_BYTES // SECTOR_BYTES
+    counts = [len(np.unique(_touched(row[mask], width) // each)) for row, mask in _rows(addresses, active)]
     return float(np.mean(counts)) if counts else 0.0
 
 

@@ -37,7 +37,7 @@ _LEAVES = (
 def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
     """Count the loads and the arithmetic of an expression whose value is stored, passed or tested."""
     kind = type(node).__name__
-    if kind in _LEAVES:
+    if kind in _LEAVES or context.is_repeated(node, scope):
         return
     if kind == "BufferLoad":
         _load(context, node, scope)
@@ -81,7 +81,7 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
     operands = element_type(str(node.a.dtype)) if hasattr(node, "a") else dtype
     lanes = scope.issued_lanes * max(dtype.lanes, operands.lanes)
     if operands.kind == "float" and function is not None:
-        if not _is_repeated(context, node):
+        if not _is_known_quotient(context, node):
             count_function(context, function, lanes)
             _count_routine(context, node, scope)
     elif operands.kind == "float":
@@ -115,7 +115,7 @@ def _count_routine(context: CountingContext, node: Any, scope: Scope) -> None:
     context.phase.counts["routine_calls"] += chain * scope.warp_executions * lanes
 
 
-def _is_repeated(context: CountingContext, quotient: Any) -> bool:
+def _is_known_quotient(context: CountingContext, quotient: Any) -> bool:
     """Whether the same quotient of variables, which do not change, was counted in this phase.
 
     The compiler computes it once.
@@ -182,7 +182,8 @@ def count_address(context: CountingContext, index: Any, scope: Scope) -> None:
     if type(index).__name__ not in ("IntImm", "Var"):
         count_divisions(context, index, scope)
         for load in loads(index):
-            _one_load(context, load, scope)
+            if not context.is_repeated(load, scope):
+                _one_load(context, load, scope)
 
 
 def _load(context: CountingContext, node: Any, scope: Scope) -> None:
@@ -192,8 +193,6 @@ def _load(context: CountingContext, node: Any, scope: Scope) -> None:
 
 def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
     context.mark_loaded(node.buffer, node.indices[0])
-    if context.is_loaded_again(node):
-        return  # one of equal parts of an expression: the compiler computes it once
     site = context.memory.site(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
     if site is not None:
         load = lane_access(scope, site, write=False, mechanism="ld")

@@ -36,6 +36,7 @@ from .tables import tables_of
 from .trip_guesses import guessed_trips, typical_value
 from .unrolled_elements import UnrolledElements, transformed_buffer
 from .value_counts import count_address, count_selected_moves, count_value, repeats_of_value
+from .value_numbers import ValueNumbers
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
 WHILE = -1  # the variable that numbers the iterations of a while loop
@@ -72,7 +73,7 @@ class KernelReader:
     _turns: dict[int, float] = field(default_factory=dict)  # of loops that known data ends, by identity
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
-    _loaded: set[tuple[int, ...]] | None = None  # by the current value; None between values
+    _parts: ValueNumbers | None = None  # of the current value; None between values
     _dead: DeadValues = field(default_factory=DeadValues)  # what no result derives from
 
     def read(self, function: Any) -> None:
@@ -118,20 +119,13 @@ class KernelReader:
     # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------
 
     def count_value(self, node: Any, scope: Scope) -> None:
-        outer, self._loaded = self._loaded, set() if self._loaded is None else self._loaded
+        outer, self._parts = self._parts, self._parts or ValueNumbers(self.memory)
         count_value(self, node, scope)
-        self._loaded = outer
+        self._parts = outer
 
-    def is_loaded_again(self, load: Any) -> bool:
-        """Whether the current value loads the same element of device memory a second time."""
-        from tvm.ir import structural_hash
-
-        if self._loaded is None or not self.memory.is_global(load.buffer):
-            return False
-        key = (identity(load.buffer.data), *map(structural_hash, load.indices))
-        again = key in self._loaded
-        self._loaded.add(key)
-        return again
+    def is_repeated(self, part: Any, scope: Scope) -> bool:
+        """Whether the current value has an equal part that was counted for as many lanes."""
+        return self._parts is not None and self._parts.is_repeated(part, scope.issued_lanes)
 
     def count_address(self, index: Any, scope: Scope) -> None:
         count_address(self, index, scope)

@@ -1,9 +1,10 @@
 """Takes the shipped profiles over to the present code that lowers and reads, and lowers some of them again.
 
-    python experiments/shipped/refresh_profiles.py --again topk_gate,quantize [--check 2]
+    python experiments/shipped/refresh_profiles.py --again topk_gate,dequant_matmul:format [--check 2]
 
 Profiles of one version of that code are not used by another. When a change concerns some templates alone,
 those named by `--again` are lowered again at the same sizes, and all others get the key of the present code.
+`dequant_matmul:format` are the profiles of `dequant_matmul` with an attribute `format`.
 `--check N` lowers N others of each template and architecture, and prints how far their predictions change.
 Profiles of templates that have changed since are left out.
 """
@@ -17,7 +18,7 @@ import random
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--again", default="", help="templates, by commas")
+    parser.add_argument("--again", default="", help="templates, or template:attribute, by commas")
     parser.add_argument("--check", type=int, default=0, help="others that are lowered, of each template")
     parser.add_argument("--workers", type=int, default=available_cores())
     parser.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
@@ -58,10 +59,9 @@ def main() -> None:
     path, again = given.folder / PROFILES, set(given.again.split(","))
     known = {template.name: template for name in operators() for template in templates(name)}
     shipped = read_archive(path, known)
-    kept = {key: found for key, found in shipped.items() if key.template not in again}
-    lowered = lowered_again(
-        {key: found for key, found in shipped.items() if key.template in again}, known, given.workers
-    )
+    outdated = {key: found for key, found in shipped.items() if is_named(key, again)}
+    kept = {key: found for key, found in shipped.items() if key not in outdated}
+    lowered = lowered_again(outdated, known, given.workers)
     check(kept, known, given.check, given.workers)
     reader = reader_version()
     write_archive(path, lowered | {replace(key, reader=reader): found for key, found in kept.items()})
@@ -111,10 +111,20 @@ def candidates(key: ProfileKey, profile: ParametricProfile, template: KernelTemp
         yield Candidate(workload, target, template, profile.config, profile.dynamic)
 
 
-def workload_of(key: ProfileKey, dims: Mapping[str, int], template: KernelTemplate) -> Workload:
-    """The workload of a shape class, such as `gemv(n=1024,k=4096;dtype=bfloat16)`, at some sizes."""
+def is_named(key: ProfileKey, names: Collection[str]) -> bool:
+    """Whether `names` has a profile's template, or `template:attribute` with an attribute that it has."""
+    return key.template in names or any(f"{key.template}:{name}" in names for name in attrs_of(key))
+
+
+def attrs_of(key: ProfileKey) -> dict[str, str]:
+    """Attributes and `dtype` of a shape class, such as `gemv(n=1024,k=4096;dtype=bfloat16)`."""
     pairs = key.shape_class.rstrip(")").partition(";")[2].split(",")
-    attrs = {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+def workload_of(key: ProfileKey, dims: Mapping[str, int], template: KernelTemplate) -> Workload:
+    """The workload of a shape class at some sizes."""
+    attrs = attrs_of(key)
     dtype = attrs.pop("dtype")
     return Workload(template.operator.name, dict(dims), dtype, {n: plain(v) for n, v in attrs.items()})
 

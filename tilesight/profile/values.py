@@ -89,6 +89,8 @@ class Access:
     step_bytes: float = 0.0
     # the memory of a peer: how its network moves the bytes (`target.network.MECHANISMS`)
     peer: str = ""
+    # plain stores: 128-byte lines that its instructions touch
+    lines: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,3 +263,55 @@ def converted_in_branches(both, threads=128):
                     Y[bx, tx, v] = T.cast(part[v], "float32") * 3.0 if both else 3.0
 
     return main
+
+
+def stated_twice(same, threads=128):
+    """A product of an exponential and of a difference that holds the same one, or that of another tensor."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((1024, 128), "float32"),
+        Z: T.Tensor((1024, 128), "float32"),
+        Y: T.Tensor((1024, 128), "float32"),
+    ):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            if same:
+                Y[bx, tx] = T.exp2(X[bx, tx]) * (1.0 - T.exp2(X[bx, tx]))
+            else:
+                Y[bx, tx] = T.exp2(X[bx, tx]) * (1.0 - T.exp2(Z[bx, tx]))
+
+    return main
+
+
+def products_of_pairs(threads=128):
+    """A sum of the products of all pairs of rows: two loads whose indices differ in their variables alone."""
+
+    @T.prim_func
+    def main(X: T.Tensor((16, 128), "float32"), Y: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=threads):
+            tx = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for i in T.serial(16):
+                for j in T.serial(16):
+                    total[0] += X[i, tx] * X[j, tx]
+            Y[tx] = total[0]
+
+    return main
+
+
+def from_codebook(code, threads=128):
+    """Each thread takes the element of a large table whose number it loads."""
+
+    @T.prim_func
+    def main(
+        Table: T.Tensor((65536,), "float32"),
+        X: T.Tensor((1024, 128), code),
+        Y: T.Tensor((1024, 128), "float32"),
+    ):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            Y[bx, tx] = Table[X[bx, tx]]
+
+    return main

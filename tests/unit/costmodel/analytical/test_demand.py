@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tilesight.costmodel.analytical.constants import DEFAULT
-from tilesight.costmodel.analytical.demand import L2_UPDATES, L2_WRITES, demand
+from tilesight.costmodel.analytical.demand import (
+    CONTINUED_REQUEST_BYTES,
+    L2_UPDATES,
+    L2_WRITES,
+    LINE_REQUEST_BYTES,
+    demand,
+)
 from tilesight.profile.values import Access, Space, Work
 from tilesight.target.spec import load_target
 
@@ -52,6 +58,22 @@ def test_sectors_that_instructions_in_turn_touch_are_moved_once() -> None:
     share = H200[L2_WRITES] * 1e3 / H200["core.clock_mhz"] / CORES
     assert l2_cycles(together) == pytest.approx(SECTORS / 2 * 32 / share)
     assert l2_cycles(together) < 0.4 * l2_cycles(halves)
+
+
+@pytest.mark.parametrize(
+    ("filled", "lines", "busy"),
+    [
+        (0.25, SECTORS / 4, SECTORS / 4 * LINE_REQUEST_BYTES),  # four sectors a line
+        (0.25, SECTORS, SECTORS * LINE_REQUEST_BYTES),  # one sector a line: a request each
+        (0.5, SECTORS, SECTORS * CONTINUED_REQUEST_BYTES),  # the next instruction fills the other half
+        (1.0, SECTORS, SECTORS * 32),  # whole sectors
+    ],
+)
+def test_stores_of_parts_of_sectors_take_a_request_a_line(filled: float, lines: float, busy: float) -> None:
+    store = replace(moving("st", write=True, filled=filled), lines=lines)
+    figure = L2_WRITES if filled == 1.0 else L2_UPDATES
+    share = H200[figure] * 1e3 / H200["core.clock_mhz"] / CORES
+    assert l2_cycles(store) == pytest.approx(busy / share)
 
 
 def test_bulk_stores_and_targets_without_the_figure_take_that_of_reads() -> None:

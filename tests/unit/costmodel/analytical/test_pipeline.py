@@ -9,7 +9,11 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import DEFAULT
-from tilesight.costmodel.analytical.kernel_terms import KernelTerms
+from tilesight.costmodel.analytical.kernel_terms import (
+    TURNOVER_CYCLES,
+    TURNOVER_WARP_CYCLES,
+    KernelTerms,
+)
 from tilesight.costmodel.analytical.pipeline import (
     ADDRESS_CYCLES,
     BARRIER_LANES,
@@ -92,23 +96,49 @@ def test_a_consumer_waits_for_the_plain_loads_of_its_producer() -> None:
     assert fed_by(16) - fed_by(1) > 0.9 * least
 
 
-def test_blocks_that_wait_do_not_hide_their_own_starts() -> None:
-    # one load and one store of two bytes a thread: eight blocks of a core leave its units idle
+def test_a_consumer_waits_for_what_the_warps_of_its_producer_compute() -> None:
+    def fed_by(operations: float, *, store: bool = True) -> float:
+        profile = specialised(FED)
+        producer, consumer = profile.roles
+        kept = Access(Space.SHARED, "tile", True, "st", 128 * 16, 16, 4, 16)
+        loop = producer.phases[0]
+        stored = (*loop.work.accesses, kept) if store else loop.work.accesses
+        work = replace(loop.work, accesses=stored, vector_ops=128 * operations)
+        computing = replace(producer, phases=(replace(loop, work=work),))
+        return latency(replace(profile, roles=(computing, consumer)))
+
+    # 4 warps issue 1,600 instructions each, one a cycle on each of the four units, in each of 64 iterations
+    least = 64 * 1600 / H200["core.clock_mhz"]
+    assert fed_by(1600) > fed_by(16) + 0.6 * least
+    assert fed_by(1600, store=False) < fed_by(1600)
+
+
+def turned_over(blocks: int, threads: int = 256) -> float:
+    """Cycles of a block that loads and stores two bytes a thread once, of so many blocks."""
+    size, warps = threads * 2.0, threads / 32
     moved = [
-        Access(
-            Space.GLOBAL, tensor, write, mechanism, 512, 16, 8, 2, axes=frozenset("x"), footprint_bytes=512
-        )
-        for tensor, write, mechanism in (("t0", False, "ld"), ("t1", True, "st"))
-    ]  # fmt: skip
-    phase = Phase(Trips((1.0,)), Work(accesses=tuple(moved), vector_ops=256.0))
-    tensors = tuple(Tensor(label, 100_000 * 512, 2) for label in ("t0", "t1"))
-    profile = KernelProfile(
-        "cuda", "sm_90a", (100_000, 1, 1), 256, 1, 0, (Role("all", 256, (phase,)),), tensors
-    )
+        Access(Space.GLOBAL, tensor, write, how, size, size / 32, warps, 2, footprint_bytes=size)
+        for tensor, write, how in (("t0", False, "ld"), ("t1", True, "st"))
+    ]
+    moved = [replace(access, axes=frozenset("x")) for access in moved]
+    phase = Phase(Trips((1.0,)), Work(accesses=tuple(moved), vector_ops=float(threads)))
+    tensors = tuple(Tensor(label, blocks * size, 2) for label in ("t0", "t1"))
+    roles = (Role("all", threads, (phase,)),)
+    profile = KernelProfile("cuda", "sm_90a", (blocks, 1, 1), threads, 1, 0, roles, tensors)
     terms = KernelTerms(profile, H200, AnalyticalModel().constants)
-    assert terms.resident == 8
     chain = terms.pipeline.phase_time(profile.roles[0], phase, 1).chain
-    assert terms.block_cycles(8) == pytest.approx(chain + terms.constants.block_cycles)
+    return terms.block_cycles(terms.resident) - chain
+
+
+def test_a_place_stays_empty_between_blocks_that_wait() -> None:
+    many, wide = turned_over(100_000), turned_over(100_000, 512)
+    places = 132 * 8
+    assert many == pytest.approx(
+        DEFAULT.block_cycles + (TURNOVER_CYCLES + 8 * TURNOVER_WARP_CYCLES) * (1 - places / 100_000)
+    )
+    assert wide - many == pytest.approx(8 * TURNOVER_WARP_CYCLES, abs=10)
+    # in one wave each place has one block
+    assert turned_over(132 * 8) == pytest.approx(DEFAULT.block_cycles)
 
 
 def test_a_producer_loads_in_loops_before_it_copies() -> None:
@@ -207,6 +237,13 @@ def test_each_branch_around_a_guarded_load_waits_for_it() -> None:
     assert free + 64 * 7 * round_trip < guarded
     divided = latency(looping(load("t0", 128), load_branches=4 * 8, divided_addresses=4 * 8))
     assert divided == pytest.approx(guarded + 64 * 8 * ADDRESS_CYCLES / H200["core.clock_mhz"], rel=0.02)
+
+
+def test_warps_that_a_condition_leaves_out_share_no_waits() -> None:
+    # eight branches of each of four warps, or of one
+    every = latency(looping(load("t0", 128), load_branches=4 * 8))
+    one = latency(looping(replace(load("t0", 128), warp_share=0.25), load_branches=8))
+    assert one == pytest.approx(every, rel=0.1)
 
 
 def test_registers_beside_accumulators_hold_fewer_loads() -> None:

@@ -131,6 +131,13 @@ def test_stores_of_lone_sectors_cost_both_halves_of_64_bytes() -> None:
     assert shares == {8: [1.0], 16: [0.0]}
 
 
+@pytest.mark.parametrize(("width", "lines"), [(4, 32), (8, 16), (32, 4)])
+def test_stores_touch_lines_of_128_bytes(width: int, lines: int) -> None:
+    """A warp stores four, two or one bytes wide rows of a stripe, each in a line of its own."""
+    for store in accesses(read(fragment_kernels.stripes(width)), write=True):
+        assert store.lines / store.instructions == lines
+
+
 @pytest.mark.parametrize(("width", "branches"), [(55, 16), (64, 0)])
 def test_a_selection_with_several_divisions_is_a_branch(width: int, branches: int) -> None:
     # of images of 64, a quotient is a shift
