@@ -139,9 +139,10 @@ class Exchange:
     def _wait_for(self, what: str, number: int, rank: int) -> None:
         key, begin, pause = self._key(number, rank), time.monotonic(), FIRST_PAUSE_S
         while not self._reach(lambda: self._store.check([key])):
-            self.check_others()
-            if self._reach(lambda: self._store.check([self._refusal])):
-                raise GroupError(self._reach(lambda: self._store.get(self._refusal)).decode())
+            try:
+                self.check_others()
+            finally:  # a rank that refuses an exchange ends after that, and its reason is the one to tell
+                self._check_refusal()
             if time.monotonic() - begin > self.wait_s:
                 raise GroupError(
                     f"{what}: rank {rank} has not come within {self.wait_s:g} s, and rank {self.rank} waits "
@@ -149,6 +150,10 @@ class Exchange:
                 )
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _check_refusal(self) -> None:
+        if self._reach(lambda: self._store.check([self._refusal])):
+            raise GroupError(self._reach(lambda: self._store.get(self._refusal)).decode())
 
     def _reach(self, request: Callable[[], T]) -> T:
         try:

@@ -115,6 +115,21 @@ def test_a_waiting_rank_is_seen_and_can_be_refused(exchanges: list[Exchange]) ->
         assert waiting.result() == ["GroupError: never together"]
 
 
+def test_the_reason_of_a_rank_that_refused_and_ended_is_told(exchanges: list[Exchange]) -> None:
+    def ended() -> None:
+        raise GroupError("rank 1 of the group (process 7) has ended")
+
+    exchanges[0].check_others = ended
+    one = [exchanges[0]]
+    assert on_each(one, lambda _, it: it.attempt("call", lambda: RankStep(0))) == [
+        "GroupError: rank 1 of the group (process 7) has ended"
+    ]
+    exchanges[1].refuse("never together")
+    assert on_each(one, lambda _, it: it.attempt("call", lambda: RankStep(0))) == [
+        "GroupError: never together"
+    ]
+
+
 def test_old_values_are_deleted(exchanges: list[Exchange]) -> None:
     for _ in range(5):
         on_each(exchanges, lambda _, one: one.attempt("step", lambda: RankStep(0)))
