@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from ...profile.values import CLUSTER, Access, MatrixWork, Space, Work
 from ...target.spec import Target
 from .constants import Constants
+from .first_level import LINE_BYTES
 from .gathers import SECTOR_BYTES
 
 L2_WRITES = "device.memory.l2.write_gb_per_s"
-SECTORS_PER_LINE = 4  # of the first-level cache
 HELD_BYTES = 32 * 1024  # that the first-level cache holds for sure until the next loads of a statement
 CLUSTER_RATE = "cluster.network.bytes_per_cycle"
 L2_UPDATES = "device.memory.l2.update_gb_per_s"
@@ -125,7 +125,8 @@ def _lines(access: Access) -> float:
 
     A line has four sectors; a sector that is alone in its 64 bytes is taken for the only one of its line.
     """
-    return access.transactions * (access.alone_share + (1 - access.alone_share) / SECTORS_PER_LINE)
+    each = SECTOR_BYTES / LINE_BYTES
+    return access.transactions * (access.alone_share + (1 - access.alone_share) * each)
 
 
 def _cluster_cycles(work: Work, target: Target, blocks: int) -> float:

@@ -321,12 +321,15 @@ class CorePipeline:
         fed = sum(any(self._feeding_phase(r, p) is feeding for p in r.phases) for r in consumers)
         return max(1, fed)
 
+    def _role_of(self, phase: Phase) -> Role:
+        return next(r for r in self.profile.roles if any(p is phase for p in r.phases))
+
     def _producer_latency(self, feeding: Phase) -> float:
         """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine.
 
         Before straight code that copies it may run loops whose loads wait for each other.
         """
-        producer = next(r for r in self.profile.roles if any(p is feeding for p in r.phases))
+        producer = self._role_of(feeding)
         waits = self._synchronous_latency(producer, feeding)
         if not feeding.is_loop:
             position = next(i for i, p in enumerate(producer.phases) if p is feeding)
@@ -342,7 +345,7 @@ class CorePipeline:
         stores = any(a.space is Space.SHARED and a.mechanism == "st" for a in feeding.work.accesses)
         if not stores or not feeding.is_loop:
             return 0.0
-        producer = next(r for r in self.profile.roles if any(p is feeding for p in r.phases))
+        producer = self._role_of(feeding)
         flow = self._flow(producer, feeding, self._demand(feeding, producer.threads), 1.0)
         return flow.together(1.0, self.constants.contention)
 
