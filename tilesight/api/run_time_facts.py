@@ -15,6 +15,7 @@ from ..problem.assignments import parse_assignments
 from ..problem.run_time_data import RunTimeData, function_name
 from ..problem.workload import MAX_DIMENSION
 
+LEAST_NUMBER = -MAX_DIMENSION  # that a caller may state of one that is no size
 Dims = str | Mapping[str, int]  # `m=4096,kv_len=8192`, or by name
 Calls = str | Mapping[str, float]  # `decode=12,hash=40`, or by name
 Inputs = Mapping[str, Any] | Sequence[Any]  # arrays by name, or the arguments of a call in order
@@ -96,16 +97,16 @@ def facts_of_call(
     for dim in given:
         if dim not in wanted and dim not in variables:
             raise UnknownNameError(f"run-time size or variable of {name}", dim, [*wanted, *variables])
-    # a number that is no size, such as an offset or a rank, may be 0
-    least = dict.fromkeys(tensor_sizes(prim_func), 1)
-    stated = {dim: _whole(name, dim, value, least.get(dim, 0)) for dim, value in given.items()}
+    # a number that is no size, such as an offset, a rank, or a mark of an empty slot, may be 0 or negative
+    least = dict.fromkeys(_loop_bounds(prim_func), 0) | dict.fromkeys(tensor_sizes(prim_func), 1)
+    stated = {dim: _whole(name, dim, value, least.get(dim, LEAST_NUMBER)) for dim, value in given.items()}
     sizes = {dim: value for dim, value in stated.items() if dim in wanted}
     contents: dict[str, NDArray[Any]] = {}
     for parameter, value in _by_parameter(name, prim_func, facts.inputs):
         buffer = prim_func.buffer_map.get(parameter)
         if buffer is None:
             if (dim := str(parameter.name)) in wanted:
-                _agree(name, sizes, dim, _whole(name, dim, value, least.get(dim, 0)))
+                _agree(name, sizes, dim, _whole(name, dim, value, least.get(dim, LEAST_NUMBER)))
             continue
         tensor = str(buffer.data.name)
         _read_shape(name, tensor, buffer, tuple(map(int, np.shape(value))), sizes)
@@ -124,6 +125,25 @@ def facts_of_call(
     values = {dim: value for dim, value in stated.items() if dim not in wanted}
     costs = facts.costs(name, called_functions(prim_func)) if facts.calls else {}
     return CallFacts(sizes, RunTimeData(contents, values, facts.density, costs))
+
+
+def _loop_bounds(prim_func: Any) -> set[str]:
+    """Names of the variables in the bounds of a kernel's loops."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    found: set[str] = set()
+
+    def note(node: Any) -> None:
+        if type(node).__name__ == "Var":
+            found.add(str(node.name))
+
+    def look(node: Any) -> None:
+        if type(node).__name__ == "For":
+            post_order_visit(node.min, note)
+            post_order_visit(node.extent, note)
+
+    post_order_visit(prim_func.body, look)
+    return found
 
 
 def called_functions(prim_func: Any) -> list[str]:
@@ -232,6 +252,7 @@ def _integers(name: str, tensor: str, dtype: str, value: Any) -> NDArray[Any] | 
 
 
 def _whole(name: str, dim: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not str(value).isdecimal() or not least <= int(value) <= MAX_DIMENSION:
+    digits = str(value).removeprefix("-")
+    if isinstance(value, bool) or not digits.isdecimal() or not least <= int(value) <= MAX_DIMENSION:
         raise WorkloadError(f"{name}: {dim}={value} must be a whole number in {least} .. {MAX_DIMENSION}")
     return int(value)

@@ -89,10 +89,12 @@ def test_sizes_of_run_time_are_given() -> None:
     assert again == few
 
 
-def test_a_number_that_is_no_size_may_be_zero() -> None:
-    none, one = (tilesight.predict(user.open_rows, "h200", {"m": 1024, "offset": n}) for n in (0, 1))
-    assert none == one
-    assert tilesight.predict(user.open_rows, "h200", "m=1024", inputs={"offset": 0}) == none
+@pytest.mark.parametrize("offset", [0, -1])
+def test_a_number_that_is_no_size_may_be_zero_or_negative(offset: int) -> None:
+    other, one = (tilesight.predict(user.open_rows, "h200", {"m": 1024, "offset": n}) for n in (offset, 1))
+    assert other == one
+    assert tilesight.predict(user.open_rows, "h200", f"m=1024,offset={offset}") == one
+    assert tilesight.predict(user.open_rows, "h200", "m=1024", inputs={"offset": offset}) == one
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,7 @@ def test_a_number_that_is_no_size_may_be_zero() -> None:
         (user.open_rows, {}, None, "^scale takes m, offset at run time; give the sizes .*dims='m=4096,off"),
         (user.open_rows, {}, "m=1,k=1", "^unknown run-time size or variable of scale 'k'; known: m, offset"),
         (user.open_rows, {}, "m=0,offset=1", "^scale: m=0 must be a whole number in 1 .. "),
+        (user.open_rows, {}, "m=1,offset=1.5", r"^scale: offset=1.5 must be a whole number in -\d+ .. "),
         (user.pairs, {}, "n=0", r"^pairs\(\): n=0 must be a whole number in 1 .. "),
         (user.whole, {}, "m=3", "^unknown run-time size or variable of main 'm'"),
     ],
