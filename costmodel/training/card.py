@@ -133,6 +133,7 @@ def text(card: Mapping[str, Any]) -> str:
             if share
             else "."
         ),
+        *_carried_over(card),
         "",
         "## Data",
         f"{data['rows']} verified candidates in {data['cases']} cases, "
@@ -186,6 +187,17 @@ def text(card: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _carried_over(card: Mapping[str, Any]) -> list[str]:
+    """That the learned part was kept for another analytical version, if it was."""
+    if "trained_with" not in card:
+        return []
+    return [
+        "",
+        f"It was trained and judged with `{card['trained_with']}`, which gives all training rows the same "
+        "times. Only kernels of others are predicted otherwise.",
+    ]
 
 
 def _outside_lines(outside: Mapping[str, Mapping[str, float]]) -> list[str]:
