@@ -126,7 +126,8 @@ def _lines(access: Access) -> float:
     A line has four sectors; a sector that is alone in its 64 bytes is taken for the only one of its line.
     """
     each = SECTOR_BYTES / LINE_BYTES
-    return access.transactions * (access.alone_share + (1 - access.alone_share) * each)
+    lines = access.transactions * (access.alone_share + (1 - access.alone_share) * each)
+    return max(lines, access.instructions)
 
 
 def _cluster_cycles(work: Work, target: Target, blocks: int) -> float:

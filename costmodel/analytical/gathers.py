@@ -103,6 +103,8 @@ def with_stores_once(profile: KernelProfile) -> KernelProfile:
             transactions=access.transactions * share,
             instructions=access.instructions * share,
             footprint_bytes=access.footprint_bytes * share,
+            sector_bytes=access.sector_bytes * share,
+            lines=access.lines * share,
         )
 
     return profile.with_phases(lambda phase: phase.with_accesses(fewer))

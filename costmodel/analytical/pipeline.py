@@ -307,12 +307,13 @@ class CorePipeline:
             return copies[0] if copies and waiting[:1] == [phase] else None
         if not phase.work.barrier_waits:
             return None  # nothing in this loop waits for a producer
-        loops = [p for p in producer if p.is_loop]
+        # a loop around others that moves nothing feeds none
+        loops = [p for p in producer if p.is_loop and (p.work.accesses or p.work.barrier_waits)]
         mine = [p for p in role.phases if p.is_loop and p.work.barrier_waits]
         position = next(i for i, p in enumerate(mine) if p is phase)
-        if len(loops) == len(mine):
-            return loops[position]
         alike = [p for p in loops if p.trips == phase.trips]
+        if len(loops) == len(mine) and (loops[position] in alike or not alike):
+            return loops[position]
         return alike[0] if alike else (loops[position] if position < len(loops) else None)
 
     def _fed_by(self, feeding: Phase) -> int:

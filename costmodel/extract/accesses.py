@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...profile.values import Access, Space
 from .descriptors import Descriptor
-from .expressions import UnevaluableError
+from .expressions import UnevaluableError, loads
 from .images import inside_image, taps
 from .joined_loads import widest_joined
 from .launch_geometry import AXES
@@ -120,7 +121,7 @@ def lane_access(
         turns=tiles.turns,
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
         run_bytes=run_bytes,
-        sector_bytes=sector_bytes if _continues(scope, site, width) else 0.0,
+        sector_bytes=sector_bytes if _continues(scope, site, width, write=write) else 0.0,
         step_bytes=0.0 if write or site.space is not Space.GLOBAL else _step_within_sector(scope, site),
         warp_share=scope.warp_share if site.space is Space.GLOBAL else 1.0,
         lines=lines(addresses, width, active) * instructions
@@ -335,19 +336,47 @@ def repeats_of_load(scope: Scope, index: Any) -> float:
     """Mean number of times that a thread loads each of its addresses in unrolled loops.
 
     The compiler loads once for all: for the iterations of a loop that does not change the address, and for
-    those that return to it, as where a row of a fragment has one scale.
+    those that return to it, as where a row of a fragment has one scale. Iterations under conditions that
+    exclude each other, and those of loops around one that stays a loop, do not share a load.
     """
     reads = scope.depends_on(index)
-    unrolled = [loop for loop in scope.loops if loop.unrolled]
+    unrolled = _unrolled_together(scope, reads)
     repeats = math.prod((loop.extent for loop in unrolled if loop.variable not in reads), start=1.0)
     changing = [loop for loop in unrolled if loop.variable in reads]
     if not changing or scope.reads_tables(index):  # the compiler does not know the caller's integers
         return repeats
     try:
         addresses = scope.over_loops(index, changing)
+        addresses = addresses[_held(scope, changing, addresses.shape)]
     except UnevaluableError:
         return repeats
-    return repeats * addresses.size / len(np.unique(addresses))
+    return repeats * addresses.size / len(np.unique(addresses)) if addresses.size else repeats
+
+
+def _held(scope: Scope, loops: list[Loop], shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """For which iterations of `loops` the conditions hold that depend on them, as a mask of that shape."""
+    steps = {loop.variable for loop in loops}
+    held = np.ones(shape, bool)
+    for condition in scope.conditions:
+        if steps & scope.depends_on(condition):
+            held &= scope.over_loops(condition, loops).astype(bool)
+    return held
+
+
+def _unrolled_together(scope: Scope, reads: frozenset[int]) -> list[Loop]:
+    """The unrolled loops around a statement, up to a loop that stays one and that changes what it `reads`.
+
+    The copies of such a loop run one after another.
+    """
+    found: list[Loop] = []
+    for position, loop in reversed(list(enumerate(scope.loops))):
+        if position < scope.around and scope.phase_loop is not None and scope.phase_loop.variable in reads:
+            break
+        if loop.unrolled:
+            found.insert(0, loop)
+        elif loop.extent > 1 and loop.variable in reads:
+            break
+    return found
 
 
 def _in_row(scope: Scope) -> float:
@@ -409,16 +438,27 @@ def reach(scope: Scope, site: AccessSite, run: float) -> float:
     return run
 
 
-def _continues(scope: Scope, site: AccessSite, width: int) -> bool:
+def _continues(scope: Scope, site: AccessSite, width: int, *, write: bool) -> bool:
     """Whether each lane's next instruction continues the bytes of this one, in an unrolled loop.
 
-    Narrow accesses, of which a sector takes many, are too far apart (serial products of a row a thread).
+    Narrow accesses, of which a sector takes many, are too far apart (serial products of a row a thread),
+    but for loads of a loop that ends within the sector. The first-level cache does not join stores.
     """
-    return width >= JOINED_BYTES and any(
-        loop.extent > 1 and _step_bytes(scope, site, loop.variable, loop.start) == width
+    return any(
+        loop.extent > 1
+        and (width >= JOINED_BYTES or (not write and _ends_within_sector(scope, site, width, loop)))
+        and _step_bytes(scope, site, loop.variable, loop.start) == width
         for loop in scope.loops
         if loop.unrolled
     )
+
+
+def _ends_within_sector(scope: Scope, site: AccessSite, width: int, loop: Loop) -> bool:
+    """Whether the iterations of a loop fit into a sector, and no data chooses the place of each."""
+    if loop.extent * width > SECTOR_BYTES:
+        return False
+    chosen = (index for load in loads(site.index) for index in load.indices)
+    return not any(loop.variable in scope.depends_on(index) for index in chosen)
 
 
 def _step_within_sector(scope: Scope, site: AccessSite) -> float:

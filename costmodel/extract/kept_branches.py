@@ -26,6 +26,9 @@ JOINED_BRANCHES = 5.0  # loads in flight of branches with divisions, if they hav
 # makes predicates of it; with more, it has a branch for each part. Read off the machine code of four products
 # of windows of images by others, with 1 and 3 divisions (nvcc 13.0); ragged tiles of matmuls have up to 2.
 FEW_DIVISIONS = 2
+# Loads in flight whose predicates are needed again, of the seven predicates of a thread. Read off the machine
+# code of a product by others whose loads under a condition are converted (nvcc 13.0).
+HELD_PREDICATES = 6.0
 
 
 def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
@@ -72,9 +75,9 @@ def kept_branch(node: Any, is_global: Callable[[Any], bool], *, alone: bool = Fa
     inside, one that computes a swizzled address anew in each iteration, and one with a division in the
     address of its load. Of a selection, it keeps the branch if the condition takes several divisions.
     Then no load is issued before those of the branch before it have arrived. If no loop changes the
-    condition, a few branches with divisions are joined; each still computes its address. Read off the
-    machine code of copies whose tile the threads do not divide, at a tensor's edge and to swizzled rows, and
-    of 22 convolutions (nvcc 13.0).
+    condition, a few branches with divisions are joined; each still computes its address. Of unrolled loads
+    whose predicates are needed again, a few are in flight. Read off the machine code of copies whose tile the
+    threads do not divide, at a tensor's edge and to swizzled rows, and of 22 convolutions (nvcc 13.0).
 
     Args:
         node: the loop.
@@ -83,13 +86,18 @@ def kept_branch(node: Any, is_global: Callable[[Any], bool], *, alone: bool = Fa
     """
     branch = _inside_unrolled(node.body)
     parts = _sides(branch)
-    if parts is None:
-        return KeptBranch()
-    steps, outer = set(), node
-    while type(outer).__name__ == "For":
-        steps.add(identity(outer.loop_var))
-        outer = outer.body
+    kept = KeptBranch() if parts is None else _kept(node, branch, parts, is_global, alone=alone)
+    if not kept.trips and is_unrolled(node) and _holds_predicate(node, branch, is_global):
+        return KeptBranch(1 / HELD_PREDICATES)
+    return kept
+
+
+def _kept(
+    node: Any, branch: Any, parts: tuple[Any, ...], is_global: Callable[[Any], bool], *, alone: bool
+) -> KeptBranch:
+    """What an iteration waits for, if the compiler keeps the branch of these parts."""
     condition, *stores = parts
+    steps = _steps(node)
     changes = plain_variables(condition)
     if changes <= steps:  # constants, once the loops are unrolled
         return KeptBranch()
@@ -103,6 +111,37 @@ def kept_branch(node: Any, is_global: Callable[[Any], bool], *, alone: bool = Fa
     if divided:
         return KeptBranch(1 / JOINED_BRANCHES if alone and not changes & steps else 1.0, divided)
     return KeptBranch()
+
+
+def _steps(node: Any) -> set[int]:
+    """The variables of a loop and of those that it consists of."""
+    steps = set()
+    while type(node).__name__ == "For":
+        steps.add(identity(node.loop_var))
+        node = node.body
+    return steps
+
+
+def _holds_predicate(node: Any, store: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether each iteration of an unrolled loop computes with what it loads under a condition of its own.
+
+    The predicate of a load is needed again when its number is there: the computation has the same condition.
+    """
+    if type(store).__name__ != "BufferStore":
+        return False
+    steps = _steps(node)
+
+    def computes(part: Any, kind: str) -> bool:
+        if kind != "Call" or not getattr(part.op, "name", "").endswith("if_then_else"):
+            return False
+        condition, *values = part.args
+        changes = plain_variables(condition)
+        computed = any(
+            type(value).__name__ != "BufferLoad" and _loads_global(value, is_global) for value in values
+        )
+        return computed and bool(changes & steps) and not changes <= steps
+
+    return contains(store.value, computes)
 
 
 def _sides(branch: Any) -> tuple[Any, ...] | None:

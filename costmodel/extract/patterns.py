@@ -26,14 +26,16 @@ def sectors(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = N
     """
     counts = []
     for row, mask in _rows(addresses, active):
-        counts.append(len(_touched(row[mask], width)))
+        counts.append(len(touched_sectors(row[mask], width)))
     return float(np.mean(counts)) if counts else 0.0
 
 
 def lines(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = None) -> float:
     """Mean number of 128-byte lines that one warp instruction touches. The arguments are as above."""
     each = LINE_BYTES // SECTOR_BYTES
-    counts = [len(np.unique(_touched(row[mask], width) // each)) for row, mask in _rows(addresses, active)]
+    counts = [
+        len(np.unique(touched_sectors(row[mask], width) // each)) for row, mask in _rows(addresses, active)
+    ]
     return float(np.mean(counts)) if counts else 0.0
 
 
@@ -45,7 +47,7 @@ def alone_share(addresses: NDArray[Any], width: int, active: NDArray[Any] | None
     """
     alone = total = 0
     for row, mask in _rows(addresses, active):
-        touched = _touched(row[mask], width)
+        touched = touched_sectors(row[mask], width)
         pairs = len(np.unique(touched // 2))
         alone, total = alone + 2 * pairs - len(touched), total + len(touched)
     scattered = total > len(addresses) and 2 * alone > total  # more than one sector an instruction
@@ -60,7 +62,7 @@ def contiguous_bytes(addresses: NDArray[Any], width: float) -> float:
 
 def sector_bytes_of(addresses: NDArray[Any], width: int) -> float:
     """Bytes of the different sectors that accesses of `width` bytes at `addresses` touch."""
-    return float(len(_touched(addresses, width)) * SECTOR_BYTES)
+    return float(len(touched_sectors(addresses, width)) * SECTOR_BYTES)
 
 
 def wavefronts(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = None) -> float:
@@ -95,7 +97,7 @@ def wavefronts(addresses: NDArray[Any], width: int, active: NDArray[Any] | None 
     return float(np.mean(counts)) if counts else 0.0
 
 
-def _touched(addresses: NDArray[Any], width: int) -> NDArray[Any]:
+def touched_sectors(addresses: NDArray[Any], width: int) -> NDArray[Any]:
     """The different sectors that accesses of `width` bytes touch."""
     first = addresses // SECTOR_BYTES
     last = (addresses + width - 1) // SECTOR_BYTES

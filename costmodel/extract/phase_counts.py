@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ...profile.values import Access, MatrixWork, Phase, Trips, Work
@@ -12,6 +13,8 @@ from .joined_runs import JoinedRuns
 from .scope import Scope
 
 ONCE = Trips((1.0,))
+# instructions that warps issue although their predicate does not hold
+PREDICATED = ("vector_ops", "selections", "integer_ops", "convert_ops", "special_ops")
 Slot = tuple[int, int]  # a ring of mbarriers: the buffer, and the place of the first of them
 
 
@@ -103,8 +106,22 @@ class PhaseCounts:
 
     def add_access(self, access: Access, scope: Scope, site: AccessSite) -> None:
         """Count an access of lanes to `site`."""
-        self.runs.note(len(self.accesses), access, scope, site)
+        self.runs.note(access, scope, site)
         self.accesses.append(access)
+
+    @contextmanager
+    def under_predicate(self, times: float, warp_threads: int) -> Iterator[None]:
+        """Counts the statements inside as those of a branch of which the compiler makes predicates.
+
+        All warps issue its instructions: `times` as many as those for which the condition holds. Loads and
+        stores of the others move nothing.
+        """
+        before, first = dict(self.counts), len(self.accesses)
+        yield
+        for name in PREDICATED:
+            self.counts[name] += (self.counts[name] - before.get(name, 0.0)) * (times - 1)
+        issued = sum(access.instructions for access in self.accesses[first:])
+        self.counts["integer_ops"] += issued * warp_threads * (times - 1)
 
     def note_wait(self, barrier: Slot | None) -> None:
         if barrier is not None:

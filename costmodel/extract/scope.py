@@ -34,6 +34,7 @@ class Scope(Scenarios):
     elected: bool = False  # a single elected lane executes the statement
     chosen: float = 1.0  # share of the lanes for which selections between two values take this one
     loops: tuple[Loop, ...] = ()
+    around: int = 0  # number of the first `loops` that are around the loop of the phase, which stays a loop
     condition: Any = None  # lane mask over the pattern scenarios; None if all lanes are active
     held: Any = None  # mask of the `threads` that pass the conditions on thread indices; None if all do
     conditions: tuple[Any, ...] = ()  # conditions so far that can be evaluated
@@ -179,6 +180,7 @@ class Scope(Scenarios):
             self,
             times=self.times if as_phase else self.times * extent,
             loops=self.loops if as_phase else (*self.loops, loop),
+            around=len(self.loops) if as_phase and not unrolled and loop.most > 1 else self.around,
             phase_loop=loop if as_phase else self.phase_loop,
             phase_loops=(*self.phase_loops, loop) if as_phase else self.phase_loops,
             pattern={

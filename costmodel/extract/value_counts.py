@@ -293,6 +293,21 @@ def count_selected_moves(context: CountingContext, branch: Any, scope: Scope) ->
     context.phase.counts["selections"] += moves * scope.issued_lanes
 
 
+def is_predicated(context: CountingContext, branch: Any) -> bool:
+    """Whether the compiler makes predicates of a branch: one value for a register, also under conditions.
+
+    It keeps a branch around functions, some of which are long code.
+    """
+    while type(branch).__name__ == "IfThenElse" and branch.else_case is None:
+        branch = branch.then_case
+    stores = _register_stores(context, branch) or ()
+    return len(stores) == 1 and not contains(stores[0].value, _is_function)
+
+
+def _is_function(part: Any, kind: str) -> bool:
+    return kind == "Call" and str(getattr(part.op, "name", "")).rpartition(".")[2] in MATH_NAMES
+
+
 def _register_stores(context: CountingContext, statement: Any) -> list[Any] | None:
     """The stores to registers that a statement consists of; None if it has another part."""
     kind = type(statement).__name__

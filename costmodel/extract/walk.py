@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...problem.rasterization import Rasterization
 from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData, function_name
 from ...profile.values import WORKSPACE, Access, Role, Space, Trips
-from . import kept_branches, loads_in_flight, loops, trips
+from . import kept_branches, loads_in_flight, loops, shared_values, trips
 from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, leaves, otherwise, specialised_branches
 from .dead_values import DeadValues, dead_values
@@ -35,7 +35,7 @@ from .shared_memory_order import follows_shared_index, rewrites_shared
 from .tables import tables_of
 from .trip_guesses import guessed_trips, typical_value
 from .unrolled_elements import UnrolledElements, transformed_buffer
-from .value_counts import count_address, count_selected_moves, count_value, repeats_of_value
+from .value_counts import count_address, count_selected_moves, count_value, is_predicated, repeats_of_value
 from .value_numbers import ValueNumbers
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
@@ -625,7 +625,13 @@ class KernelReader:
                 inside = inside.in_share_of_warps(1.0 if self.data.density is None else self.data.density)
             if inside is not None and not inside.knows(condition):
                 count_selected_moves(self, body, scope)
-            return self.statement(body, inside) if inside is not None else None
+            if inside is None:
+                return None
+            known = shared_values.is_constant(condition, scope)
+            issued_by_all = not (known or has_other) and is_predicated(self, body)
+            times = scope.warps / inside.warps if issued_by_all else 1.0
+            with self.phase.under_predicate(times, self.launch.warp_threads):
+                return self.statement(body, inside)
         share = trips.of_condition(condition, scope)
         inside = scope.with_condition(condition) if share is None else scope.with_given(condition)
         if inside is None or (share is not None and not share.largest):

@@ -296,3 +296,116 @@ def steps_that_a_mask_chooses(steps, twice, n=4096, threads=128):
             Y[bx * threads + i] = total[0]
 
     return main
+
+
+def fields_of_records(n=4096, threads=128):
+    """The sum of the four float32 fields of each thread's record, loaded by a statement each."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n, 4), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = X[bx * threads + i, 0]
+            total[0] = total[0] * 0.5 + X[bx * threads + i, 1]
+            total[0] = total[0] * 0.5 + X[bx * threads + i, 2]
+            total[0] = total[0] * 0.5 + X[bx * threads + i, 3]
+            Y[bx * threads + i] = total[0]
+
+    return main
+
+
+def products_of_columns(rows=512, copies=4, threads=128):
+    """A sum over the rows of a column, once for each factor: the loop over the factors is unrolled, that over
+    the rows is not."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((rows, 4096), "float32"),
+        F: T.Tensor((rows, copies), "float32"),
+        Y: T.Tensor((copies, 4096), "float32"),
+    ):
+        with T.Kernel(4096 // threads, threads=threads) as bx:
+            i = T.get_thread_binding()
+            total = T.alloc_local((copies,), "float32")
+            for j in T.unroll(copies):
+                total[j] = 0.0
+                for k in T.serial(rows):
+                    total[j] += X[k, bx * threads + i] * F[k, j]
+            for j in T.unroll(copies):
+                Y[j, bx * threads + i] = total[j]
+
+    return main
+
+
+def strided_taps(excluded, taps=4, n=4096, threads=128):
+    """The sum of the elements that the taps of a transposed convolution with a stride of 4 reach.
+
+    With `excluded`, an element belongs to one of four taps; otherwise to all of them.
+    """
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((4 * n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for tap in T.unroll(taps):
+                if not excluded or (i + tap) % taps == 0:
+                    total[0] += X[bx * threads + (i + tap) // taps]
+            Y[bx * threads + i] = total[0]
+
+    return main
+
+
+def guarded_elements(converted, n=4000, each=16, threads=128):
+    """Elements of a thread, loaded and maybe computed with under a condition of their own."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((64 * 2048,), "float16")):
+        with T.Kernel(64, threads=threads) as bx:
+            i = T.get_thread_binding()
+            kept = T.alloc_local((each,), "float32")
+            for j in T.unroll(each):
+                place = bx * 2048 + j * threads + i
+                if converted:
+                    kept[j] = T.if_then_else(place < n, X[place] * 2.0 + 1.0, 0.0)
+                else:
+                    kept[j] = T.if_then_else(place < n, X[place], 0.0)
+            for j in T.unroll(each):
+                Y[bx * 2048 + j * threads + i] = T.Cast("float16", kept[j])
+
+    return main
+
+
+def first_threads(count, function, n=4096, threads=128):
+    """A value that the first threads of a block compute anew, in one statement with a function of it."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = X[bx * threads + i]
+            if i < count:
+                total[0] = function(total[0]) * 0.5 + 1.0
+            Y[bx * threads + i] = total[0]
+
+    return main
+
+
+def first_copies(count, copies=16, n=4096, threads=128):
+    """A value that the first copies of an unrolled loop compute anew."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = X[bx * threads + i]
+            for copy in T.unroll(copies):
+                if copy < count:
+                    total[0] = total[0] * total[0]
+            Y[bx * threads + i] = total[0]
+
+    return main

@@ -89,6 +89,12 @@ def test_the_first_level_cache_finds_one_line_a_cycle(alone: float, lines: float
     assert demand(work, H200, DEFAULT, CORES).shared == lines
 
 
+def test_an_instruction_takes_a_cycle_of_the_first_level_cache() -> None:
+    """Lanes that load one element: a line has four sectors, but no instruction finds two lines."""
+    load = replace(moving("ld", write=False), transactions=SECTORS, instructions=SECTORS)
+    assert demand(Work(accesses=(load,)), H200, DEFAULT, CORES).shared == SECTORS
+
+
 def test_a_cluster_reads_its_neighbours_over_its_network() -> None:
     """Of four blocks that read all sums, each has a quarter itself."""
     neighbours = replace(moving("ld_cluster", write=False), space=Space.SHARED)

@@ -58,8 +58,9 @@ def test_a_cache_that_holds_everything_always_hits() -> None:
 def test_stores_to_chosen_places_write_a_tensor_once() -> None:
     def selection(tensor_bytes: int, mechanism: str = "st") -> KernelProfile:
         chosen = Access(
-            Space.GLOBAL, "y", True, mechanism, 4096.0, 1024.0, 32.0, footprint_bytes=4096.0, row_bytes=4.0
-        )
+            Space.GLOBAL, "y", True, mechanism, 4096.0, 1024.0, 32.0, footprint_bytes=4096.0, row_bytes=4.0,
+            lines=1024.0,
+        )  # fmt: skip
         phase = Phase(Trips((8.0,)), Work(accesses=(chosen,)), is_loop=True)
         tensors = (Tensor("y", tensor_bytes, 4),)
         return KernelProfile(
@@ -70,6 +71,6 @@ def test_stores_to_chosen_places_write_a_tensor_once() -> None:
     whole, few = selection(stored), selection(stored // 64)
     assert with_stores_once(whole) is whole
     (access,) = with_stores_once(few).roles[0].phases[1].work.accesses
-    assert (access.bytes, access.transactions, access.instructions) == (64.0, 16.0, 0.5)
+    assert (access.bytes, access.transactions, access.instructions, access.lines) == (64.0, 16.0, 0.5, 16.0)
     added = selection(stored // 64, "atomic")
     assert with_stores_once(added) is added

@@ -73,6 +73,19 @@ def test_loops_of_several_consumers_run_beside_each_other() -> None:
     assert latency(one) < latency(two) < 1.6 * latency(one)
 
 
+def test_a_loop_of_a_producer_that_moves_nothing_feeds_none() -> None:
+    """The producer's loop over tiles is around that of its copies, and counts as another loop."""
+    copying = specialised(FED)
+    producer, consumer = copying.roles
+    around = Phase(Trips((64.0,)), Work(integer_ops=32), is_loop=True)
+
+    def with_loops(*phases: Phase) -> float:
+        return latency(replace(copying, roles=(replace(producer, phases=phases), consumer)))
+
+    assert with_loops(around, *producer.phases) == pytest.approx(latency(copying), rel=0.02)
+    assert with_loops(around) < 0.9 * latency(copying)
+
+
 def test_a_consumer_waits_for_the_plain_loads_of_its_producer() -> None:
     def fed_by(branches: float) -> float:
         profile = specialised(FED)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tilesight.costmodel.extract.joined_loads import Functions, widest_joined
+from tilesight.costmodel.extract.kept_branches import HELD_PREDICATES
 from tilesight.profile.values import Space
 
 from .. import fragment_kernels
@@ -23,6 +24,16 @@ def logarithm(x: Any, y: Any) -> Any:
     from tilelang import language
 
     return x * language.log(y)
+
+
+def twice(x: Any) -> Any:
+    return x + x
+
+
+def sine(x: Any) -> Any:
+    from tilelang import language
+
+    return language.sin(x)
 
 
 def quotient(x: Any, y: Any) -> Any:
@@ -184,3 +195,41 @@ def test_each_condition_on_an_array_in_local_memory_is_waited_for() -> None:
     for twice in (False, True):
         profile = read(kernels.steps_that_a_mask_chooses(1024, twice))
         assert total(profile, "shared_branches") == warps * 1024 * (1 + twice)
+
+
+def test_loads_that_share_sectors_move_them_once() -> None:
+    """The first-level cache has the fields of a record that an earlier statement has loaded one of."""
+    loads = accesses(read(kernels.fields_of_records()))
+    assert [load.sector_bytes for load in loads] == [0.0, 1.0, 1.0, 1.0]
+    assert len({load.transactions for load in loads}) == 1
+
+
+def test_copies_of_a_loop_that_stays_a_loop_load_for_themselves() -> None:
+    loads = accesses(read(kernels.products_of_columns()))
+    assert [load.bytes for load in loads] == [4 * 128 * 4] * 2  # a column and a factor, for each of four
+
+
+@pytest.mark.parametrize("excluded", [True, False])
+def test_iterations_under_conditions_that_exclude_each_other_share_no_load(excluded: bool) -> None:
+    """A thread has an element of one of four taps, or one element that all taps share."""
+    (load,) = accesses(read(kernels.strided_taps(excluded)))
+    assert load.bytes == 128 * 4
+
+
+@pytest.mark.parametrize(("converted", "trips"), [(True, 1 / HELD_PREDICATES), (False, 0.0)])
+def test_loads_whose_predicates_are_needed_again_wait(converted: bool, trips: float) -> None:
+    profile = read(kernels.guarded_elements(converted))
+    assert total(profile, "load_branches") == pytest.approx(16 * 128 / 32 * trips)
+
+
+@pytest.mark.parametrize(("function", "warps"), [(twice, 4), (sine, 1)])
+def test_all_warps_issue_what_becomes_predicates(function: Callable[[Any], Any], warps: int) -> None:
+    """A branch around a function stays one, which the other warps pass over."""
+    some, every = (total(read(kernels.first_threads(count, function)), "vector_ops") for count in (32, 128))
+    assert some == every * warps / 4
+
+
+def test_a_condition_on_an_unrolled_counter_is_no_branch() -> None:
+    """Of 16 copies of an iteration, the compiler keeps those for which the condition holds."""
+    executed = total(read(kernels.first_copies(4)), "vector_ops")
+    assert executed == pytest.approx(4 * 128, rel=0.05)  # iterations are sampled
