@@ -131,8 +131,8 @@ def _holds_predicate(node: Any, store: Any, is_global: Callable[[Any], bool]) ->
         return False
     steps = _steps(node)
 
-    def computes(part: Any, kind: str) -> bool:
-        if kind != "Call" or not getattr(part.op, "name", "").endswith("if_then_else"):
+    def computes(part: Any, _kind: str) -> bool:
+        if not _is_choice(part):
             return False
         condition, *values = part.args
         changes = plain_variables(condition)
@@ -154,7 +154,7 @@ def _sides(branch: Any) -> tuple[Any, ...] | None:
         return branch.condition, branch.then_case, branch.else_case
     if kind == "BufferStore":
         choice = branch.value
-        if getattr(getattr(choice, "op", None), "name", "").endswith("if_then_else"):
+        if _is_choice(choice):
             return choice.args[0], branch
     return None
 
@@ -270,9 +270,8 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]
         return False
     wrapped = 0
 
-    def is_guarded(part: Any, kind: str) -> bool:
-        is_choice = kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else")
-        return is_choice and touches_global(part, is_global)
+    def is_guarded(part: Any, _kind: str) -> bool:
+        return _is_choice(part) and touches_global(part, is_global)
 
     def address(part: Any, kind: str) -> None:
         nonlocal wrapped
@@ -281,6 +280,11 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     for index in store.indices:
         visit(index, address)
     return contains(store.value, is_guarded) or wrapped >= LEAST_WRAPPED
+
+
+def _is_choice(value: Any) -> bool:
+    """Whether a value is a choice between two, of which one alone is computed."""
+    return getattr(getattr(value, "op", None), "name", "").endswith("if_then_else")
 
 
 def _inside_unrolled(node: Any) -> Any:

@@ -25,7 +25,7 @@ from typing import Any
 from .element_types import element_type
 from .expressions import constant, identity, is_power_of_two, variables
 from .loops import ASYNCHRONOUS, MATRIX, calls, is_unrolled, visit
-from .mathematics import MATH, MATH_NAMES
+from .mathematics import MATH, math_function
 
 MOST_ITERATIONS = 256
 MOST_STEPS = 2000
@@ -204,7 +204,7 @@ def _operations(value: Any) -> float:
     def look(part: Any, kind: str) -> None:
         nonlocal total
         if kind == "Call":
-            cost = MATH.get(MATH_NAMES.get(getattr(part.op, "name", "").rsplit(".", 1)[-1], ""))
+            cost = MATH.get(math_function(part) or "")
             total += (sum(cost) if cost is not None else 1) * element_type(str(part.dtype)).lanes
         elif hasattr(part, "a") and hasattr(part, "b"):
             operand = element_type(str(part.a.dtype))

@@ -8,7 +8,7 @@ math are read off the machine code of such kernels (nvcc 13.0, sm_90a).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class MathCost(NamedTuple):
@@ -133,3 +133,8 @@ _NAMES: Mapping[str, str] = {
 }
 # function by its name in the IR, without the dialect prefix, or in CUDA; C's names for float end with f
 MATH_NAMES: Mapping[str, str] = {**{name + "f": function for name, function in _NAMES.items()}, **_NAMES}
+
+
+def math_function(call: Any) -> str | None:
+    """The function of `MATH` that a call computes; None for other calls."""
+    return MATH_NAMES.get(str(getattr(call.op, "name", "")).rpartition(".")[2])

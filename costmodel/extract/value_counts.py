@@ -13,7 +13,7 @@ from .expressions import identity, is_scalar, loads, variables
 from .index_arithmetic import count_divisions
 from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division
 from .loops import calls_routine, contains, visit
-from .mathematics import MATH, MATH_NAMES
+from .mathematics import MATH, math_function
 from .scope import Scope
 
 # Operations of a conversion to and from a float format for which the target has no instruction. Read off the
@@ -106,7 +106,7 @@ def _count_routine(context: CountingContext, node: Any, scope: Scope) -> None:
     def look(part: Any, kind: str) -> None:
         nonlocal chain
         if kind == "Call":
-            function = MATH_NAMES.get(str(getattr(part.op, "name", "")).rpartition(".")[2])
+            function = math_function(part)
             chain += function is not None and MATH[function].special > 0
 
     for operand in node.args if hasattr(node, "args") else (node.a, node.b):
@@ -301,11 +301,11 @@ def is_predicated(context: CountingContext, branch: Any) -> bool:
     while type(branch).__name__ == "IfThenElse" and branch.else_case is None:
         branch = branch.then_case
     stores = _register_stores(context, branch) or ()
-    return len(stores) == 1 and not contains(stores[0].value, _is_function)
 
+    def is_function(part: Any, kind: str) -> bool:
+        return kind == "Call" and math_function(part) is not None
 
-def _is_function(part: Any, kind: str) -> bool:
-    return kind == "Call" and str(getattr(part.op, "name", "")).rpartition(".")[2] in MATH_NAMES
+    return len(stores) == 1 and not contains(stores[0].value, is_function)
 
 
 def _register_stores(context: CountingContext, statement: Any) -> list[Any] | None:

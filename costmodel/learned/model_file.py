@@ -150,11 +150,16 @@ def save(
             )  # without a card the folder holds no model, so an interrupted write is noticed
         for name, content in parts.items():
             (folder / name).write_bytes(content)
-        (folder / TEXT).write_text(text(card), encoding="utf-8")
-        (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+        write_card(folder, card, text(card))
     except OSError as error:
         raise _unwritable(folder, error) from error
     return card
+
+
+def write_card(folder: Path, card: Mapping[str, Any], text: str) -> None:
+    """Write the card of a model, and its text. Raises `OSError`."""
+    (folder / TEXT).write_text(text, encoding="utf-8")
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 
 def _unwritable(folder: Path, error: OSError) -> InputError:

@@ -17,10 +17,10 @@ import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
@@ -136,22 +136,21 @@ def read_rows(dataset: Dataset, rows: pd.Index[int], workers: int) -> list[str]:
 
 def changes(old: pd.DataFrame, profiles: Sequence[str]) -> Iterator[Change]:
     """How the profiles of rows and their analytical times change, by operator."""
-    positions = np.arange(len(old))
-    for operator, of_operator in pd.Series(positions).groupby(old["operator"].to_numpy(), sort=True):
-        rows = [old.iloc[position] for position in of_operator]
-        new = [profiles[position] for position in of_operator]
-        other = [(row, text) for row, text in zip(rows, new, strict=True) if row["profile"] != text]
-        yield Change(str(operator), len(rows), [_ratio(row, text) for row, text in other])
+    model, target = AnalyticalModel(), cache(load_target)
 
+    def ratio(row: Mapping[Any, Any]) -> float:
+        try:
+            new, before = (
+                model.predict(profiles_of(row[column]), target(row["target"])).latency_us
+                for column in ("new", "profile")
+            )
+        except ValueError:
+            return math.nan  # one of them cannot be predicted
+        return new / before
 
-def _ratio(row: Mapping[str, Any], profile: str) -> float:
-    """New over old analytical time of a row; NaN if either profile cannot be predicted."""
-    model, target = AnalyticalModel(), load_target(row["target"])
-    try:
-        new, old = (model.predict(profiles_of(text), target).latency_us for text in (profile, row["profile"]))
-    except ValueError:
-        return math.nan
-    return new / old
+    for operator, rows in old.assign(new=profiles).groupby("operator", sort=True):
+        other = rows[rows["profile"] != rows["new"]]
+        yield Change(str(operator), len(rows), [ratio(row) for row in other.to_dict("records")])
 
 
 if __name__ == "__main__":

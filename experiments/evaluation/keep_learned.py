@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
-from tilesight.costmodel.learned.model_file import CARD, TEXT
+from tilesight.costmodel.learned.model_file import read_card, write_card
 from tilesight.costmodel.training import card as model_card
 from tilesight.costmodel.training.measured import MeasuredRow, measured_rows
 from tilesight.errors import TileSightError
@@ -53,7 +53,7 @@ def main() -> None:
         given.times.write_text(json.dumps(now))
         return
     before = of_checkout(given.before, given.datasets, given.workers)
-    card = json.loads((MODEL / CARD).read_text())
+    card = read_card(MODEL)
     if before["version"] not in (card["analytical"], now["version"]):
         sys.exit(f"the model corrects {card['analytical']}, but {given.before} has {before['version']}")
     if changed := changes(rows, before["times"], now["times"]):
@@ -98,10 +98,9 @@ def changes(rows: list[MeasuredRow], before: list[Any], now: list[Any]) -> Count
 
 def stamp(folder: Path, version: str) -> None:
     """Write the version of the analytical model into the card of a model, which keeps the one before."""
-    card = json.loads((folder / CARD).read_text())
+    card = read_card(folder)
     card |= {"analytical": version, "trained_with": card.get("trained_with", card["analytical"])}
-    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
-    (folder / TEXT).write_text(model_card.text(card))
+    write_card(folder, card, model_card.text(card))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import sys
 from collections import defaultdict
@@ -122,13 +121,12 @@ def show(title: str, cases: Sequence[Case]) -> None:
 
 
 def _write_card(folder: Path, rows: Sequence[Row], found: Mapping[str, float]) -> None:
-    from tilesight.costmodel.learned.model_file import CARD, TEXT, read_card
+    from tilesight.costmodel.learned.model_file import read_card, write_card
     from tilesight.costmodel.training.card import text, with_outside
 
     (device,) = {row["device"] for row in rows if row["device"]}
     card = with_outside(read_card(folder), device, found)
-    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    (folder / TEXT).write_text(text(card), encoding="utf-8")
+    write_card(folder, card, text(card))
     print(f"written into the card of {folder}, for {device}")
 
 

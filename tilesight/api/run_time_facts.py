@@ -90,7 +90,7 @@ def facts_of_call(
         InputError: A size is missing or contradicts an input, an input has another shape or type than the
             kernel declares, or a name is unknown.
     """
-    from ..lowering.dynamic import runtime_sizes, tensor_sizes
+    from ..lowering.dynamic import loop_bounds, runtime_sizes, tensor_sizes
 
     wanted = [str(size.name) for size in runtime_sizes(prim_func)]
     given = parse_assignments(facts.dims, "dims") if isinstance(facts.dims, str) else dict(facts.dims or {})
@@ -98,7 +98,7 @@ def facts_of_call(
         if dim not in wanted and dim not in variables:
             raise UnknownNameError(f"run-time size or variable of {name}", dim, [*wanted, *variables])
     # a number that is no size, such as an offset, a rank, or a mark of an empty slot, may be 0 or negative
-    least = dict.fromkeys(_loop_bounds(prim_func), 0) | dict.fromkeys(tensor_sizes(prim_func), 1)
+    least = dict.fromkeys(loop_bounds(prim_func), 0) | dict.fromkeys(tensor_sizes(prim_func), 1)
     stated = {dim: _whole(name, dim, value, least.get(dim, LEAST_NUMBER)) for dim, value in given.items()}
     sizes = {dim: value for dim, value in stated.items() if dim in wanted}
     contents: dict[str, NDArray[Any]] = {}
@@ -125,25 +125,6 @@ def facts_of_call(
     values = {dim: value for dim, value in stated.items() if dim not in wanted}
     costs = facts.costs(name, called_functions(prim_func)) if facts.calls else {}
     return CallFacts(sizes, RunTimeData(contents, values, facts.density, costs))
-
-
-def _loop_bounds(prim_func: Any) -> set[str]:
-    """Names of the variables in the bounds of a kernel's loops."""
-    from tvm.tirx.stmt_functor import post_order_visit
-
-    found: set[str] = set()
-
-    def note(node: Any) -> None:
-        if type(node).__name__ == "Var":
-            found.add(str(node.name))
-
-    def look(node: Any) -> None:
-        if type(node).__name__ == "For":
-            post_order_visit(node.min, note)
-            post_order_visit(node.extent, note)
-
-    post_order_visit(prim_func.body, look)
-    return found
 
 
 def called_functions(prim_func: Any) -> list[str]:

@@ -134,6 +134,20 @@ def tensor_sizes(prim_func: Any) -> frozenset[str]:
     return frozenset(str(size.name) for buffer in prim_func.buffer_map.values() for size in _sizes_of(buffer))
 
 
+def loop_bounds(prim_func: Any) -> frozenset[str]:
+    """Names of the variables in the bounds of its loops."""
+    from tvm import tirx
+
+    bounds: list[Any] = []
+
+    def look(node: Any) -> None:
+        if isinstance(node, tirx.For):
+            bounds.extend((node.min, node.extent))
+
+    tirx.stmt_functor.post_order_visit(prim_func.body, look)
+    return frozenset(str(variable.name) for variable in _variables(bounds))
+
+
 def _sizes_of(buffer: Any) -> list[Any]:
     """The variables in the shape and the strides of a tensor, without repetition."""
     return _variables((*buffer.shape, *buffer.strides))
