@@ -74,7 +74,8 @@ class _CachedStream:
             tuple[str, str], _PendingInference
         ] = {}  # by (digest of the cache key, structure)
         self._postponed: list[Candidate] = []  # requested again when an inference ends
-        self._probes: dict[str, tuple[_PendingInference, int]] = {}  # by key of the candidate at the probe
+        # by key of the candidate at the probe: two structures of one config have the same probes
+        self._probes: dict[str, list[tuple[_PendingInference, int]]] = {}
 
     def events(self) -> Generator[Event]:
         """Run until the source has no more jobs and all candidates are answered."""
@@ -149,8 +150,9 @@ class _CachedStream:
             for number in range(PROBES):
                 workload = entry.inference.shape_class.probe(number)
                 probe = replace(candidate, workload=workload, config=profile.config)
-                self._probes[probe.key] = pending, number
-                self._to_lower.append(probe)
+                if probe.key not in self._probes:
+                    self._to_lower.append(probe)
+                self._probes.setdefault(probe.key, []).append((pending, number))
         return pending
 
     def _lower(self, candidate: Candidate) -> None:
@@ -161,12 +163,11 @@ class _CachedStream:
         self._waiting.setdefault(base.key, []).append((candidate, rasterization))
 
     def _handle_lowered(self, lowered: Candidate, outcome: Profiled | Failure) -> None:
-        probe = self._probes.pop(lowered.key, None)
-        if probe is not None:
-            pending, number = probe
-            pending.probed[number] = outcome
-            if len(pending.probed) == PROBES:
-                self._finish(pending)
+        if lowered.key in self._probes:
+            for pending, number in self._probes.pop(lowered.key):
+                pending.probed[number] = outcome
+                if len(pending.probed) == PROBES:
+                    self._finish(pending)
             return
         for candidate, rasterization in self._waiting.pop(lowered.key):
             self._answered.append((candidate, rasterized(outcome, rasterization)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -313,6 +314,37 @@ def test_a_structure_without_laws_is_probed_once(store: Store) -> None:
     assert len(
         list(CachingExecutor(workers, ProfileCache(store)).cached(candidates(OTHER, *CONFIGS)))
     ) == len(CONFIGS)  # where it was lowered
+
+
+def test_two_structures_of_one_config_share_their_probes(store: Store) -> None:
+    """While the laws of one structure are inferred, workloads end that give the config another one."""
+
+    class ThreeAtATime(Lowerer):
+        def stream(self, source: JobSource) -> Generator[Event]:
+            running: deque[LowerJob] = deque()
+            while True:
+                while len(running) < 3 and isinstance(job := source.next(Lane.PREPARE), LowerJob):
+                    running.append(job)
+                if not running:
+                    return
+                job = running.popleft()
+                self.lowered.append(job.candidate)
+                yield LowerDone(job, self.outcome(job.candidate))
+
+        def kernels(self, candidate: Candidate) -> tuple[KernelProfile, ...]:
+            kernels = 2 if candidate.workload.dims["m"] in (4096, 8192) else 1
+            return super().kernels(candidate) * (3 if candidate.config == CONFIGS[3] else kernels)
+
+    def at(config: Config, *sizes: int) -> list[Candidate]:
+        return [c for m in sizes for c in candidates(MATMUL.workload(f"m={m},n=4096,k=4096"), config)]
+
+    workers = ThreeAtATime()
+    executor = CachingExecutor(workers, ProfileCache(store))
+    for size in (1024, 2048, 4096):  # the class knows the laws of another structure
+        list(outcomes(executor, at(CONFIGS[3], size)))
+    list(outcomes(executor, at(CONFIGS[0], 1024)))
+    asked = at(CONFIGS[0], 2048, 4096, 8192, 16384, 32768)
+    assert {c.key for c, _ in outcomes(executor, asked)} == {c.key for c in asked}
 
 
 @pytest.mark.parametrize("tree", [[{"kind": "cuda"}], ["text"], [7], None, {"kind": "cuda"}])
