@@ -18,7 +18,7 @@ from ...target.spec import Target
 from . import cpu_core as cpu
 from .clocks import under_load
 from .constants import DEFAULT, Constants
-from .first_level import with_held_sectors
+from .first_level import with_held_sectors, with_held_tables
 from .gathers import with_stores_once
 from .kernel_terms import KernelTerms
 from .network import library_collective, meeting
@@ -29,7 +29,7 @@ from .traffic import Traffic
 # Share of the launch cost that a further kernel of a function adds: its launch waits in the queue while the
 # kernel before it runs. Measured on an H200, experiments/launches.
 FURTHER_LAUNCH_SHARE = 0.25
-CODE_VERSION = 23  # raise it with every change of this package that changes a prediction
+CODE_VERSION = 25  # raise it with every change of this package that changes a prediction
 
 
 class AnalyticalModel:
@@ -93,7 +93,7 @@ class AnalyticalModel:
             raise ValueError(f"kernel {reason}")
         profile = with_stores_once(profile)
         terms = KernelTerms(profile, under_load(profile, target), self.constants, built)
-        served = with_held_sectors(profile, target, terms.resident)
+        served = with_held_tables(with_held_sectors(profile, target, terms.resident), target, terms.resident)
         return terms if served is profile else replace(terms, profile=served)
 
     def traffic(self, kernels: Sequence[KernelProfile], target: Target) -> list[Traffic | None]:

@@ -123,8 +123,11 @@ def demand(
 def _lines(access: Access) -> float:
     """Lines of the first-level cache that the instructions of an access touch, of which it finds one a cycle.
 
-    A line has four sectors; a sector that is alone in its 64 bytes is taken for the only one of its line.
+    A line has four sectors; a sector that is alone in its 64 bytes is taken for the only one of its line,
+    unless the lines of a load are known.
     """
+    if access.mechanism == "ld" and access.lines:
+        return access.lines
     each = SECTOR_BYTES / LINE_BYTES
     lines = access.transactions * (access.alone_share + (1 - access.alone_share) * each)
     return max(lines, access.instructions)

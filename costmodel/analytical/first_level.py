@@ -13,6 +13,8 @@ LINE_BYTES = 128.0  # that a cache of a core has one tag for, however few of its
 # least recently used lines are evicted first, so a cyclic walk over slightly more than fits finds nothing.
 OUTGROWN = 0.5
 SCATTERED_LANES = 0.9  # share of the lanes of an instruction that touch a sector of their own
+TABLE_SHARE = 0.25  # of the room of the cache: a table of that size stays in it beside what streams through
+TABLE_READS = 2.0  # loads of each byte of a table by a block, from which it counts as one
 READ_WHOLE = 0.9  # share of a tensor that a kernel reads if each thread reads a row of it
 
 
@@ -44,7 +46,8 @@ def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -
 
     If each lane reads a row of its own, its next loads touch the same sector again. While the lines of all
     resident threads fit, L2 is asked once for each. Then the sectors of an instruction cost their own bytes
-    (the rate of the cache), not those of requests to L2.
+    (the rate of the cache), not those of requests to L2. If the loads of a thread lie apart, each sector
+    still takes a cycle: a transposition by others takes 1.1 on an H200.
     """
     sizes = {tensor.label: tensor.bytes for tensor in profile.tensors}
     room = first_level_room(profile, target, resident)
@@ -61,7 +64,11 @@ def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -
     def of(phase: Phase) -> Phase:
         return phase.with_accesses(
             lambda access: (
-                replace(access, alone_share=access.alone_share * lost)
+                replace(
+                    access,
+                    alone_share=access.alone_share * lost,
+                    lines=0.0 if access.step_bytes else access.transactions,
+                )
                 if _is_scattered(access, target) and held(access, phase)
                 else access
             )
@@ -69,6 +76,45 @@ def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -
 
     if not any(_is_scattered(a, target) for r in profile.roles for p in r.phases for a in p.work.accesses):
         return profile
+    return profile.with_phases(of)
+
+
+def held_tables(profile: KernelProfile, target: Target, resident: float) -> dict[str, float]:
+    """Bytes of the tensors that the first-level cache holds while data chooses places in them, by label.
+
+    Tables of the values of a short format, for example: a block loads each of their bytes several times, and
+    they take a small part of the cache.
+    """
+    room = first_level_room(profile, target, resident) * TABLE_SHARE
+    loaded: dict[str, float] = {}
+    for phase in (phase for role in profile.roles for phase in role.phases):
+        for access in filter(is_table_load, phase.work.accesses):
+            loaded[access.tensor] = loaded.get(access.tensor, 0.0) + access.bytes * phase.trips.mean
+    sizes = {tensor.label: tensor.bytes for tensor in profile.tensors}
+    return {t: sizes[t] for t, read in loaded.items() if 0 < sizes.get(t, 0) <= min(room, read / TABLE_READS)}
+
+
+def is_table_load(access: Access) -> bool:
+    """Whether lanes load from device memory at places that data chooses."""
+    return access.space is Space.GLOBAL and access.mechanism == "ld" and access.row_bytes > 0
+
+
+def with_held_tables(profile: KernelProfile, target: Target, resident: float) -> KernelProfile:
+    """The profile in which a block moves a table that the first-level cache holds from L2 once."""
+    tables = held_tables(profile, target, resident)
+    if not tables:
+        return profile
+
+    def of(phase: Phase) -> Phase:
+        once = {t: max(1.0, size / max(1.0, phase.trips.mean)) for t, size in tables.items()}
+        return phase.with_accesses(
+            lambda access: (
+                replace(access, sector_bytes=once[access.tensor], alone_share=0.0)
+                if is_table_load(access) and access.tensor in tables
+                else access
+            )
+        )
+
     return profile.with_phases(of)
 
 
@@ -103,4 +149,12 @@ def _is_scattered(access: Access, target: Target) -> bool:
     )
 
 
-__all__ = ["first_level_room", "fresh_share", "missing_share", "with_held_sectors"]
+__all__ = [
+    "first_level_room",
+    "fresh_share",
+    "held_tables",
+    "is_table_load",
+    "missing_share",
+    "with_held_sectors",
+    "with_held_tables",
+]

@@ -26,6 +26,9 @@ JOINED_SHARE = 0.5
 # Of each divided address in the copies of an unrolled loop. Read off the ptxas reports of products of windows
 # of volumes by others: 236 registers with 32 addresses, 114 with 16.
 QUOTIENT_REGISTERS = 6.5
+# The same in a block without a producer, whose overhead has room for some: 104 registers in place of 72 with
+# 8 addresses, 158 of 82 and 182 of 114 with 16 (convolutions whose edges reflect, by others).
+BLOCK_QUOTIENT_REGISTERS = 4.4
 STAGED_SHARE = 0.5  # share of the data staged by plain loads and stores that is in registers at the same time
 # Read off ptxas reports of the softmax and cross_entropy kernels in the H200 datasets: with the 32-bit values
 # the mean of |log(estimated / given registers)| falls, e.g. from 0.234 to 0.110 (softmax, keep=global).
@@ -231,10 +234,11 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
     """
     needed = registers_needed(role, profile)
     if any(r.name == "producer" for r in profile.roles):
-        return needed + _address_registers(role)
+        return needed + QUOTIENT_REGISTERS * _divided_addresses(role)
     if _matrix_kind(profile):
         beside, before = (_staged_at_once(role, in_loops=in_loops) for in_loops in (True, False))
-        return max(role.local_registers + beside, before) + _overhead(profile)
+        held = BLOCK_QUOTIENT_REGISTERS * _divided_addresses(role)
+        return max(role.local_registers + max(beside, held), before) + _overhead(profile)
     ahead = max(
         (
             (iterations_joined(p, role.threads, WARP_THREADS) - 1) * _loaded_registers(p, role.threads)
@@ -258,12 +262,10 @@ def _staged_at_once(role: Role, *, in_loops: bool) -> float:
     return STAGED_SHARE * max((_staged_registers(phase, role.threads) for phase in phases), default=0.0)
 
 
-def _address_registers(role: Role) -> float:
-    """Registers per thread of parts of divided addresses that no iteration of a loop changes."""
+def _divided_addresses(role: Role) -> float:
+    """Addresses of a thread in a loop whose parts come from divisions and are changed by no iteration."""
     warps = max(1.0, role.threads / WARP_THREADS)
-    return QUOTIENT_REGISTERS * max(
-        (p.work.divided_addresses / warps for p in role.phases if p.is_loop), default=0.0
-    )
+    return max((p.work.divided_addresses / warps for p in role.phases if p.is_loop), default=0.0)
 
 
 def _matrix_kind(profile: KernelProfile) -> str:

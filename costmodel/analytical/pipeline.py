@@ -20,7 +20,7 @@ from .demand import (
     l2_bytes_per_cycle,
     l2_writes_per_cycle,
 )
-from .first_level import first_level_room, fresh_share, missing_share
+from .first_level import first_level_room, fresh_share, held_tables, is_table_load, missing_share
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
@@ -532,7 +532,10 @@ class CorePipeline:
         # what the lanes of a block load again comes from the cache of the core, at once
         room = first_level_room(self.profile, self.target, resident)
         fresh = moved = away = 0.0
-        for access in loads:
+        held_in_cache = held_tables(self.profile, self.target, resident)
+        of_tables = [a for a in loads if is_table_load(a) and a.tensor in held_in_cache]
+        others = [a for a in loads if a not in of_tables]
+        for access in others:
             mine = _of_one_warp(access, warps)
             new = 1.0 if phase.work.matrix else fresh_share(access, 1.0, resident, room)
             fresh += mine * min(1.0, access.footprint_bytes / max(1.0, access.bytes)) * new
@@ -540,10 +543,13 @@ class CorePipeline:
             each_trip = max(1.0, mine) * joined
             away = max(away, new, fresh_share(access, each_trip, resident, room))
         each = used * fresh
-        arrival = away * self._arrival(loads, 0.0) + (1 - away) * FIRST_LEVEL_CYCLES
+        arrival = away * self._arrival(others, 0.0) + (1 - away) * FIRST_LEVEL_CYCLES
+        far = min(turns, _loading_share(others, warps)) if others else 0.0
+        near = min(turns - far, sum(_of_one_warp(a, warps) for a in of_tables))
         addresses = ADDRESS_CYCLES * phase.work.divided_addresses / warps
+        trips = near * FIRST_LEVEL_CYCLES + (turns - near) * arrival
         # the first loads are used while the last ones arrive
-        return addresses + turns * arrival + max(self.constants.load_cycles * each, moved / self._l2_share)
+        return addresses + trips + max(self.constants.load_cycles * each, moved / self._l2_share)
 
     def _words_at_once(self, role: Role, phase: Phase) -> float:
         """Registers of a thread that straight code fills with loads before it uses the first.

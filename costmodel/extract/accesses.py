@@ -34,7 +34,9 @@ from .scope import Scope
 WORD_BYTES = 4  # of a register
 JOINED_BYTES = 8  # least width of accesses in turn whose sectors are moved once
 BANKS_BYTES = 128  # a word in each bank of shared memory
-SCATTERED_WAVEFRONTS = 0.25  # of each lane that accesses shared memory at a place of its own
+# of each lane that accesses shared memory at a place of its own: of 32 lanes that choose a bank by chance,
+# 3.5 meet in the fullest one
+SCATTERED_WAVEFRONTS = 0.11
 COPY_ROW_BYTES = 128  # the longest row of a bulk copy: the width of the widest swizzle
 
 
@@ -67,7 +69,10 @@ def lane_access(
     if site.space is Space.LOCAL:
         return _local_access(scope, site, write=write, mechanism=mechanism)
     width = max(1, round(site.element_bytes * site.vector))
-    repeats = 1.0 if write or not site.repeatable else repeats_of_load(scope, site.index)
+    repeats = 1.0
+    if not write and site.repeatable:
+        around = _apart_where_rewritten(scope) if site.space is Space.SHARED else scope
+        repeats = repeats_of_load(around, site.index)
     requested = scope.executions * site.element_bytes * site.vector / repeats
     try:
         narrow = scope.addresses(site.index)
@@ -342,6 +347,7 @@ def repeats_of_load(scope: Scope, index: Any) -> float:
     reads = scope.depends_on(index)
     unrolled = _unrolled_together(scope, reads)
     repeats = math.prod((loop.extent for loop in unrolled if loop.variable not in reads), start=1.0)
+    repeats *= _repeats_in_copies(scope, index, reads)
     changing = [loop for loop in unrolled if loop.variable in reads]
     if not changing or scope.reads_tables(index):  # the compiler does not know the caller's integers
         return repeats
@@ -351,6 +357,41 @@ def repeats_of_load(scope: Scope, index: Any) -> float:
     except UnevaluableError:
         return repeats
     return repeats * addresses.size / len(np.unique(addresses)) if addresses.size else repeats
+
+
+def _repeats_in_copies(scope: Scope, index: Any, reads: frozenset[int]) -> float:
+    """How often the copies of an iteration load each of their addresses, in the mean.
+
+    The innermost loop is unrolled in part, and its iterations load the two halves of a byte, for example, or
+    the scale of several elements.
+    """
+    loop = scope.loops[-1] if scope.loops else None
+    if loop is None or loop.unrolled or loop.copies <= 1 or loop.variable not in reads:
+        return 1.0
+    if scope.reads_tables(index):
+        return 1.0
+    try:
+        addresses = scope.over_loops(index, [loop])
+    except UnevaluableError:
+        return 1.0
+    groups = addresses[: len(addresses) // loop.copies * loop.copies].reshape(-1, loop.copies)
+    different = int((np.diff(np.sort(groups, axis=1), axis=1) != 0).sum()) + len(groups)
+    return groups.size / different if groups.size else 1.0
+
+
+def _apart_where_rewritten(scope: Scope) -> Scope:
+    """The scope in which unrolled iterations that store to shared memory load from there each on its own.
+
+    All buffers are parts of one array for the compiler, and a store may change what is loaded. This is known
+    of sums of products in shared memory, whose unrolled loop stands in one that stays a loop.
+    """
+    around = any(not loop.unrolled and loop.extent > 1 for loop in scope.loops)
+    if not around or not any(loop.rewrites and loop.unrolled for loop in scope.loops):
+        return scope
+    return replace(
+        scope,
+        loops=tuple(replace(loop, unrolled=loop.unrolled and not loop.rewrites) for loop in scope.loops),
+    )
 
 
 def _held(scope: Scope, loops: list[Loop], shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .expressions import UnevaluableError, constant
-from .loops import specialises
+from .expressions import UnevaluableError, constant, variables
+from .loops import contains, specialises
 from .scope import Scope
 
+VOTES = ("tl.syncthreads_and", "tl.syncthreads_or", "tl.syncthreads_count")  # barriers of a block
 # calls that end a thread, a loop, or an iteration of it
 LEAVING = ("tirx.thread_return", "tirx.break_loop", "tl.loop_break", "tirx.continue_loop")
 
@@ -61,6 +62,16 @@ def leaves(statement: Any) -> bool:
     while type(last).__name__ in ("SeqStmt", "AttrStmt"):
         last = last.seq[-1] if type(last).__name__ == "SeqStmt" else last.body
     return getattr(getattr(getattr(last, "value", None), "op", None), "name", "") in LEAVING
+
+
+def is_vote(condition: Any, values: Mapping[int, Any]) -> bool:
+    """Whether the threads of a block vote on a condition about data; `values` are those of variables."""
+
+    def votes(part: Any, _kind: str) -> bool:
+        return getattr(getattr(part, "op", None), "name", "") in VOTES
+
+    stated = [values[variable] for variable in variables(condition) & values.keys()]
+    return any(contains(value, votes) for value in (condition, *stated))
 
 
 def otherwise(branch: Any, rest: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from ...problem.run_time_data import function_name
 from ...profile.values import CLUSTER, Space
 from .accesses import AccessSite, lane_access
+from .branches import VOTES
 from .copy_calls import (
     atomic,
     bulk_fill,
@@ -96,6 +97,22 @@ def count_call(context: CountingContext, call: Any, scope: Scope) -> bool:
     return True
 
 
+# A shuffle among the active lanes of a branch: a vote, its result in a uniform register, and a branch for the
+# case that lanes are missing, one after another and before the next shuffle. Read off the machine code of
+# sums over warps in branches (nvcc 13.0); an H200 takes some 60 cycles a step.
+DIVERGENT_INSTRUCTIONS, DIVERGENT_STEPS = 3.0, 2.6
+
+
+def _shuffle(context: CountingContext, call: Any, scope: Scope) -> None:
+    _count("shuffles")(context, call, scope)
+    mask = getattr(getattr(call.args[0], "op", None), "name", "")
+    if scope.is_divergent and mask == "tirx.tvm_warp_activemask":
+        counts = context.phase.counts
+        counts["integer_ops"] += DIVERGENT_INSTRUCTIONS * scope.issued_lanes
+        # the other warps of the block wait for those that exchange
+        counts["exchange_steps"] += DIVERGENT_STEPS * scope.times * scope.warps / scope.warp_share
+
+
 def _count(key: str, per_thread: float = 1.0) -> Handler:
     """A handler that counts `per_thread` lane operations under `key`, and the arithmetic of the arguments."""
 
@@ -128,6 +145,13 @@ def _storage_sync(context: CountingContext, call: Any, scope: Scope) -> None:
         context.phase.named_syncs += events
     else:
         context.phase.order.block_syncs += events
+
+
+def _vote(context: CountingContext, call: Any, scope: Scope) -> None:
+    """A barrier that tells all threads of a block what they say together."""
+    _event("block_syncs")(context, call, scope)
+    for argument in call.args:
+        context.count_value(argument, scope)
 
 
 def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -282,16 +306,13 @@ HANDLERS: Mapping[str, Handler] = {
         for name in ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right")
     },
     **{
-        f"tl.{name}": _event("block_syncs")
-        for name in (
-            "syncthreads_and", "syncthreads_or", "syncthreads_count", "cluster_sync", "cluster_wait",
-            "sync_grid",
-        )
+        f"tl.{name}": _event("block_syncs") for name in ("cluster_sync", "cluster_wait", "sync_grid")
     },
+    **dict.fromkeys(VOTES, _vote),
     **{f"tl.warp_reduce_{op}": _count("shuffles", 5) for op in ("sum", "max", "min", "bitand", "bitor")},
     **{f"tl.shfl_{kind}_sync": _count("shuffles") for kind in ("up", "down", "xor")},
     "tl.shfl_sync": _count("shuffles"),
-    **{f"tirx.tvm_warp_shuffle{suffix}": _count("shuffles") for suffix in ("", "_up", "_down", "_xor")},
+    **{f"tirx.tvm_warp_shuffle{suffix}": _shuffle for suffix in ("", "_up", "_down", "_xor")},
     **{f"tl.match_{kind}_sync": _count("shuffles") for kind in ("all", "any")},
     # a reinterpretation of bits and a hint
     "tirx.reinterpret": _count("integer_ops", 0.0),

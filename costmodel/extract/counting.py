@@ -100,8 +100,11 @@ def text(argument: Any) -> str:
     return str(getattr(argument, "value", argument))
 
 
-def count_math(context: CountingContext, name: str, call: Any, scope: Scope) -> bool:
-    """Count a call of the math function `name`. Returns False if `name` is no math function."""
+def count_math(context: CountingContext, name: str, call: Any, scope: Scope, share: float = 1.0) -> bool:
+    """Count a call of the math function `name`, for a share of the lanes.
+
+    Returns False if `name` is no math function.
+    """
     function = MATH_NAMES.get(name)
     if function is None:
         return False
@@ -110,7 +113,7 @@ def count_math(context: CountingContext, name: str, call: Any, scope: Scope) -> 
         context.phase.counts["integer_ops"] += scope.issued_lanes * dtype.lanes
     else:
         lanes = dtype.lanes / 2 if function == "packed" else dtype.lanes
-        count_function(context, function, scope.issued_lanes * max(1.0, lanes))
+        count_function(context, function, scope.issued_lanes * max(1.0, lanes) * share)
     return True
 
 

@@ -73,7 +73,8 @@ def kept_branch(node: Any, is_global: Callable[[Any], bool], *, alone: bool = Fa
     The branch has a store of loads from device memory, or chooses between such a load and another value
     for a store. The compiler turns a short branch into predicates. It keeps one with another condition
     inside, one that computes a swizzled address anew in each iteration, and one with a division in the
-    address of its load. Of a selection, it keeps the branch if the condition takes several divisions.
+    address of its load. Of a selection, it keeps the branch if the condition takes several divisions, or if
+    the address of the load has selections of its own, such as coordinates that are reflected at an edge.
     Then no load is issued before those of the branch before it have arrived. If no loop changes the
     condition, a few branches with divisions are joined; each still computes its address. Of unrolled loads
     whose predicates are needed again, a few are in flight. Read off the machine code of copies whose tile the
@@ -85,8 +86,9 @@ def kept_branch(node: Any, is_global: Callable[[Any], bool], *, alone: bool = Fa
         alone: whether no loop that stays a loop is around this one.
     """
     branch = _inside_unrolled(node.body)
-    parts = _sides(branch)
-    kept = KeptBranch() if parts is None else _kept(node, branch, parts, is_global, alone=alone)
+    whole = _with_its_value(branch)
+    parts = _sides(whole)
+    kept = KeptBranch() if parts is None else _kept(node, whole, parts, is_global, alone=alone)
     if not kept.trips and is_unrolled(node) and _holds_predicate(node, branch, is_global):
         return KeptBranch(1 / HELD_PREDICATES)
     return kept
@@ -103,6 +105,9 @@ def _kept(
         return KeptBranch()
     if branch is stores[0]:  # a selection
         kept = str(branch.buffer.scope()).startswith("shared") and touches_global(branch.value, is_global)
+        loaded = [load for load in loads(branch.value) if kept and is_global(load.buffer)]
+        if _in_address(loaded, _selects_by(steps)):
+            return KeptBranch(1.0, _in_address(loaded, _divides_by(steps)))
         divided = kept and _divisions(condition, steps) > FEW_DIVISIONS
     else:
         divided = any(_stores_divided(part, is_global, steps) for part in stores)
@@ -154,9 +159,42 @@ def _sides(branch: Any) -> tuple[Any, ...] | None:
         return branch.condition, branch.then_case, branch.else_case
     if kind == "BufferStore":
         choice = branch.value
+        while type(choice).__name__ == "Cast":
+            choice = choice.value
         if _is_choice(choice):
             return choice.args[0], branch
     return None
+
+
+def _with_its_value(branch: Any) -> Any:
+    """A statement, or the store of a variable's value in place of the variable and its store."""
+    from tvm import tirx
+
+    parts = list(branch.seq) if type(branch).__name__ == "SeqStmt" else []
+    if [type(part).__name__ for part in parts] != ["Bind", "BufferStore"]:
+        return branch
+    bound, store = parts
+    value = tirx.stmt_functor.substitute(store.value, {bound.var: bound.value})
+    return tirx.BufferStore(store.buffer, value, store.indices)
+
+
+def _selects_by(steps: set[int]) -> Callable[[Any, str], bool]:
+    """Finds selections under conditions that the loops' variables `steps` and something else change."""
+
+    def selects(part: Any, _kind: str) -> bool:
+        changes = plain_variables(part.args[0]) if _is_choice(part) else set()
+        return bool(changes & steps) and not changes <= steps
+
+    return selects
+
+
+def _divides_by(steps: set[int]) -> Callable[[Any, str], bool]:
+    """Finds divisions of the loops' variables `steps` by anything but a power of two."""
+
+    def divides(part: Any, kind: str) -> bool:
+        return kind in QUOTIENTS and not is_power_of_two(part.b) and bool(plain_variables(part.a) & steps)
+
+    return divides
 
 
 def calls_division(value: Any) -> bool:
@@ -171,6 +209,30 @@ def calls_division(value: Any) -> bool:
         return constant(part.b) is None or constant(part.a) is not None
 
     return _in_address(loads(value), divides)
+
+
+def long_quotients(value: Any, is_global: Callable[[Any], bool]) -> int:
+    """Different 64-bit quotients in addresses of loads that the compiler leaves in their branch.
+
+    The address has a loaded index, whose own address has such a quotient, so that the compiler does not find
+    it to be the index that the condition tests. Quotients by powers of two are none. Read off the machine
+    code of a position embedding by others (nvcc 13.0).
+    """
+    found: set[str] = set()
+
+    def look(part: Any, kind: str) -> None:
+        if kind in QUOTIENTS and element_type(str(part.dtype)).bits == 64:
+            divisor = constant(part.b)
+            if divisor is not None and constant(part.a) is None and not is_power_of_two(part.b):
+                found.add(f"{part.a} / {divisor}")
+
+    addresses = [index for load in loads(value) for index in load.indices]
+    for inner in (inner for index in addresses for inner in loads(index) if is_global(inner.buffer)):
+        visit(inner.indices[0], look)
+    if found:
+        for index in addresses:
+            visit(index, look)
+    return len(found)
 
 
 def trips_behind_branches(loop: Any, is_global: Callable[[Any], bool]) -> float:
@@ -249,11 +311,7 @@ def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     store = _inside_unrolled(part)
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
         return False
-
-    def divides(part: Any, kind: str) -> bool:
-        return kind in QUOTIENTS and not is_power_of_two(part.b) and bool(plain_variables(part.a) & steps)
-
-    return _in_address([load for load in loads(store.value) if is_global(load.buffer)], divides)
+    return _in_address([load for load in loads(store.value) if is_global(load.buffer)], _divides_by(steps))
 
 
 def _in_address(loaded: Sequence[Any], found: Callable[[Any, str], bool]) -> bool:

@@ -41,11 +41,25 @@ SMALL_STEPS = 8  # instructions of an iteration whose copies for SMALL_REMAINDER
 Kept = Mapping[int, int]
 
 
-def arrays_in_local_memory(function: Any) -> frozenset[int]:
-    """The identities of the local arrays of a device function that lie in local memory."""
-    found: set[int] = set()
+@dataclass(frozen=True)
+class LocalMemory:
+    """The local arrays of a device function that lie in local memory, by identity.
+
+    Attributes:
+        arrays: all of them.
+        spilled: those that only unrolled loops index, as the source requests: their elements have no
+            addresses, but are more than the registers hold, so the compiler spills them one by one.
+    """
+
+    arrays: frozenset[int] = frozenset()
+    spilled: frozenset[int] = frozenset()
+
+
+def arrays_in_local_memory(function: Any) -> LocalMemory:
+    """The local arrays of a device function that lie in local memory."""
+    found: dict[int, bool] = {}
     _collect(function.body, _Around(), found)
-    return frozenset(found)
+    return LocalMemory(frozenset(found), frozenset(array for array, spilled in found.items() if spilled))
 
 
 @dataclass(frozen=True)
@@ -80,8 +94,8 @@ class _Around:
         )
 
 
-def _collect(node: Any, around: _Around, found: set[int]) -> None:
-    """Add the arrays in local memory that a statement indexes."""
+def _collect(node: Any, around: _Around, found: dict[int, bool]) -> None:
+    """Add the arrays in local memory that a statement indexes, and whether each is spilled."""
     kind = type(node).__name__
     if kind == "SeqStmt":
         for part in node.seq:
@@ -105,7 +119,7 @@ def _collect(node: Any, around: _Around, found: set[int]) -> None:
         _collect_indexed(node, around, found)
 
 
-def _collect_indexed(node: Any, around: _Around, found: set[int]) -> None:
+def _collect_indexed(node: Any, around: _Around, found: dict[int, bool]) -> None:
     """Add the arrays that a statement indexes by the variable of a kept loop, or that are large."""
     if not around.serial:
         return
@@ -113,9 +127,11 @@ def _collect_indexed(node: Any, around: _Around, found: set[int]) -> None:
     def look(part: Any, kind: str) -> None:
         if kind not in ("BufferLoad", "BufferStore") or not str(part.buffer.scope()).startswith("local"):
             return
-        index = part.indices[0]
-        if _is_changed(index, around.kept) or (_is_large(part.buffer) and variables(index) & around.serial):
-            found.add(identity(part.buffer.data))
+        index, array = part.indices[0], identity(part.buffer.data)
+        if _is_changed(index, around.kept):
+            found[array] = False
+        elif _is_large(part.buffer) and variables(index) & around.serial:
+            found[array] = found.get(array, True) and bool(variables(index) & (around.all - around.serial))
 
     visit(node, look)
 

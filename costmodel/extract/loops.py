@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from .element_types import element_type
-from .expressions import constant, identity, is_scalar, variables
+from .expressions import UnevaluableError, constant, evaluate, identity, is_scalar, variables
 
 BARRIER = "storage_sync"
 ASYNCHRONOUS = (
@@ -168,7 +171,10 @@ def body_of(node: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
     if kind == "SeqStmt":
         return sum((body_of(part, is_global, variable) for part in node.seq), Body())
     if kind == "For":
-        return body_of(node.body, is_global, variable).times(float(constant(node.extent) or 1))
+        inside = body_of(node.body, is_global, variable).times(float(constant(node.extent) or 1))
+        if not inside.loads:
+            return inside
+        return replace(inside, loads=max(1.0, inside.loads - _repeated_loads(node, is_global)))
     if kind == "IfThenElse":
         inside = sum(
             (body_of(p, is_global, variable) for p in (node.then_case, node.else_case) if p is not None),
@@ -181,6 +187,29 @@ def body_of(node: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
         lanes = 0 if is_global(node.buffer) else element_type(str(node.value.dtype)).lanes
         return replace(found, elements=float(lanes))
     return body_of(node.body, is_global, variable) if hasattr(node, "body") else Body()
+
+
+def _repeated_loads(loop: Any, is_global: Callable[[Any], bool]) -> float:
+    """Loads that the iterations of an unrolled loop have in common, such as an operand of several products.
+
+    0 if there is another loop in it.
+    """
+    extent, variable = constant(loop.extent), identity(loop.loop_var)
+    if not extent or not is_unrolled(loop) or contains(loop.body, lambda _, kind: kind == "For"):
+        return 0.0
+    repeated = 0.0
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal repeated
+        if kind == "BufferLoad" and is_global(part.buffer):
+            index = part.indices[0]
+            with suppress(UnevaluableError):
+                at = dict.fromkeys(variables(index), 0) | {variable: np.arange(extent)}
+                places = evaluate(index, at)
+                repeated += extent - len(np.unique(np.broadcast_to(places, extent)))
+
+    visit(loop.body, look)
+    return repeated
 
 
 def _loads_of(value: Any, is_global: Callable[[Any], bool], variable: int) -> Body:

@@ -30,6 +30,7 @@ class Memory:
     descriptors: Mapping[str, Descriptor]
     tensors: dict[str, Tensor] = field(default_factory=dict)
     in_local_memory: frozenset[int] = frozenset()  # local buffers whose elements get no registers
+    spilled: frozenset[int] = frozenset()  # those of them whose elements the compiler spills one by one
     local_bytes: dict[int, float] = field(default_factory=dict)  # bytes per thread, by local buffer
     # bytes per thread of the registers of those whose elements get a register each
     _separate: dict[int, float] = field(default_factory=dict)

@@ -140,6 +140,11 @@ class Scope(Scenarios):
         return self.warp_executions * self.launch.warp_threads * self.chosen
 
     @property
+    def is_divergent(self) -> bool:
+        """Whether this is a branch on threads or data: for the compiler, lanes of a warp may be elsewhere."""
+        return self.elected or self.held is not None or bool(self.reached_by)
+
+    @property
     def warp_share(self) -> float:
         """Share of the warps that the conditions on the thread leave."""
         return self._running_share()[0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .expressions import identity, loads, variables
-from .loops import is_unrolled, visit
+from .loops import contains, is_unrolled, visit
 
 ONE_MEMORY = "shared.dyn"  # in which the buffers are parts of one array
 
@@ -54,5 +54,76 @@ def rewrites_shared(body: Any) -> bool:
     return loaded and stored
 
 
+def stores_to_shared(node: Any) -> bool:
+    """Whether a statement stores to shared memory by plain accesses."""
+
+    def stores(part: Any, kind: str) -> bool:
+        return kind == "BufferStore" and str(part.buffer.scope()).startswith("shared")
+
+    return contains(node, stores)
+
+
+def waits_of_condition(condition: Any, values: Mapping[int, Any]) -> int:
+    """How often a warp waits for numbers from shared memory in a condition of a loop that stores there, too.
+
+    The compiler moves no load across the stores of the iteration before, and makes a branch of each operand
+    of the condition, whose loads wait alone. Read off the machine code of serial maxima over the values of
+    all threads (nvcc 13.0).
+
+    Args:
+        condition: of a branch.
+        values: of the variables that derive from data, by identity.
+    """
+    loaded: set[str] = set()
+    waits = 0
+
+    def shared_loads(part: Any) -> set[str]:
+        found = {str(load) for load in loads(part) if str(load.buffer.scope()).startswith("shared")}
+        for variable in variables(part) & values.keys():
+            found |= shared_loads(values[variable])
+        return found
+
+    def look(part: Any) -> None:
+        nonlocal waits
+        kind = type(part).__name__
+        if kind == "Var" and identity(part) in values:
+            look(values[identity(part)])
+        elif kind in ("And", "Or"):
+            look(part.a)
+            look(part.b)
+        else:
+            mine = shared_loads(part) - loaded
+            loaded.update(mine)
+            waits += bool(mine)
+
+    look(condition)
+    return waits
+
+
 def _is_shared(buffer: Any) -> bool:
     return str(buffer.scope()) == ONE_MEMORY
+
+
+def rewritten_in_turn(body: Any, is_global: Callable[[Any], bool]) -> int:
+    """Tensors of which each iteration of a loop loads and stores elements, the stores under conditions.
+
+    The compiler moves no load of the next iteration before such a branch, which may store to it. Read off the
+    machine code of a rotation in place (nvcc 13.0), whose pairs of loads and stores follow each other.
+    """
+    if contains(body, lambda part, kind: kind == "For" and rewritten_in_turn(part.body, is_global) > 0):
+        return 0  # its iterations count
+    loaded: set[int] = set()
+    stored: set[int] = set()
+
+    def look(part: Any, kind: str) -> None:
+        if kind == "BufferLoad" and is_global(part.buffer):
+            loaded.add(identity(part.buffer.data))
+        elif kind == "IfThenElse":
+            visit(part, inside)
+
+    def inside(part: Any, kind: str) -> None:
+        if kind == "BufferStore" and is_global(part.buffer):
+            stored.add(identity(part.buffer.data))
+
+    visit(body, look)
+    return len(loaded & stored)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Hashable
 from typing import Any
 
+from ...lowering.call_effects import may_change_memory
 from .counting import CountingContext
 from .expressions import constant, identity, variables
 from .scope import Scope
@@ -91,6 +92,8 @@ def _key(context: CountingContext, node: Any, scope: Scope) -> Hashable:
             return kind, of(part.base), of(part.stride), of(part.lanes)
         if hasattr(part, "a") and hasattr(part, "b"):
             return kind, of(part.a), of(part.b)
+        if kind == "Call" and not may_change_memory(part):
+            return kind, str(part.op), str(part.dtype), *map(of, part.args)
         return identity(part)  # the same object alone
 
     # the iterations of other loops follow one another, and what they store changes in between

@@ -10,8 +10,8 @@ from .accesses import lane_access, repeats_of_load
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
 from .expressions import identity, is_scalar, loads, variables
-from .index_arithmetic import count_divisions
-from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division
+from .index_arithmetic import DIVISION_INSTRUCTIONS, count_divisions
+from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division, long_quotients
 from .loops import calls_routine, contains, visit
 from .mathematics import MATH, math_function
 from .scope import Scope
@@ -20,6 +20,12 @@ from .scope import Scope
 # machine code of CUDA's `__nv_cvt_float2_to_fp4x2` and `__nv_cvt_fp4x2_to_halfraw2` (nvcc 13.0, sm_90a), with
 # both sides of their branches, which the lanes of a warp take together.
 SOFTWARE_NARROWING, SOFTWARE_WIDENING = 48, 22
+
+# Loads of spilled values that a thread has in flight: the registers that they need become free one after
+# another. Read off the machine code of two scans and a norm by others (nvcc 13.0, 1,112, 2,738 and 807 such
+# loads): a wait for each 3.05, 3.24 and 3.7 loads.
+SPILLED_IN_FLIGHT = 3.0
+WORD_BYTES = 4
 
 WORD_BITS = 32  # of the float type whose exact functions branch to routines
 
@@ -82,8 +88,9 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
     lanes = scope.issued_lanes * max(dtype.lanes, operands.lanes)
     if operands.kind == "float" and function is not None:
         if not _is_known_quotient(context, node):
-            count_function(context, function, lanes)
-            _count_routine(context, node, scope)
+            share = _new_share(context, node, scope)
+            count_function(context, function, lanes * share)
+            _count_routine(context, node, scope, share)
     elif operands.kind == "float":
         # two 16-bit elements of a vector share an instruction
         lanes *= 0.5 if operands.bits == 16 and operands.lanes > 1 else 1
@@ -94,7 +101,18 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
         context.phase.counts["integer_ops"] += lanes * (8 if function == "divide" else 1)
 
 
-def _count_routine(context: CountingContext, node: Any, scope: Scope) -> None:
+def _new_share(context: CountingContext, function: Any, scope: Scope) -> float:
+    """Share of the lanes for which no earlier statement or copy of it computed a function of registers.
+
+    Copies of an unrolled loop share a function of what none of them changes, such as the inverse deviation of
+    a row by which all its elements are multiplied.
+    """
+    if not all(context.memory.is_in_registers(load.buffer) for load in loads(function)):
+        return 1.0
+    return shared_values.new_lanes(context, function, scope) / scope.issued_lanes
+
+
+def _count_routine(context: CountingContext, node: Any, scope: Scope, share: float) -> None:
     """Count an exact function that branches to a routine, and the special functions that it waits for.
 
     Source: machine code and times of such functions (experiments/exact_functions).
@@ -112,7 +130,7 @@ def _count_routine(context: CountingContext, node: Any, scope: Scope) -> None:
     for operand in node.args if hasattr(node, "args") else (node.a, node.b):
         visit(operand, look)
     lanes = max(1.0, element_type(str(node.dtype)).lanes)
-    context.phase.counts["routine_calls"] += chain * scope.warp_executions * lanes
+    context.phase.counts["routine_calls"] += chain * scope.warp_executions * lanes * share
 
 
 def _is_known_quotient(context: CountingContext, quotient: Any) -> bool:
@@ -197,6 +215,9 @@ def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
     if site is not None:
         load = lane_access(scope, site, write=False, mechanism="ld")
         context.phase.add_access(load, scope, site)
+        if identity(node.buffer.data) in context.memory.spilled:
+            words = load.instructions * max(1.0, load.vector_bytes / WORD_BYTES)
+            context.phase.counts["local_waits"] += words / SPILLED_IN_FLIGHT
         # an address for each instruction that is left
         context.phase.counts["integer_ops"] += scope.issued_lanes * load.instructions / scope.warp_executions
 
@@ -215,9 +236,10 @@ def _call(context: CountingContext, node: Any, scope: Scope) -> None:
     elif calls.count_call(context, node, scope):
         return
     else:
-        known = count_math(context, name.rsplit(".", 1)[-1], node, scope)
+        share = _new_share(context, node, scope)
+        known = count_math(context, name.rsplit(".", 1)[-1], node, scope, share)
         if known and calls_routine(node, "Call"):
-            _count_routine(context, node, scope)
+            _count_routine(context, node, scope, share)
         if not known:
             context.count_unknown(name, scope)
         for argument in node.args:
@@ -251,10 +273,16 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
 
 
 def _count_divided_loads(context: CountingContext, value: Any, scope: Scope) -> None:
-    """Count a part of a selection, which the compiler keeps as a branch for the divisions in its address."""
-    if any(context.memory.is_global(load.buffer) for load in loads(value)) and calls_division(value):
+    """Count a part of a selection, which the compiler keeps as a branch for the divisions in its address.
+
+    A branch computes its divisions of 64 bits anew. No load is issued before those of the branch before it.
+    """
+    if not any(context.memory.is_global(load.buffer) for load in loads(value)):
+        return
+    called = calls_division(value) * RUN_TIME_DIVISION_INSTRUCTIONS
+    if instructions := called or long_quotients(value, context.memory.is_global) * DIVISION_INSTRUCTIONS[64]:
         context.phase.counts["load_branches"] += scope.warp_executions
-        context.phase.counts["integer_ops"] += scope.issued_lanes * RUN_TIME_DIVISION_INSTRUCTIONS
+        context.phase.counts["integer_ops"] += scope.issued_lanes * instructions
 
 
 def _guards_shared(value: Any) -> bool:
@@ -296,16 +324,24 @@ def count_selected_moves(context: CountingContext, branch: Any, scope: Scope) ->
 def is_predicated(context: CountingContext, branch: Any) -> bool:
     """Whether the compiler makes predicates of a branch: one value for a register, also under conditions.
 
-    It keeps a branch around functions, some of which are long code.
+    So it does for one value that goes to shared memory and derives from no load of device memory, such as a
+    step of a sum over threads. It keeps a branch around functions, some of which are long code.
     """
     while type(branch).__name__ == "IfThenElse" and branch.else_case is None:
         branch = branch.then_case
-    stores = _register_stores(context, branch) or ()
+    stores = [branch] if _is_exchange(context, branch) else _register_stores(context, branch) or ()
 
     def is_function(part: Any, kind: str) -> bool:
         return kind == "Call" and math_function(part) is not None
 
     return len(stores) == 1 and not contains(stores[0].value, is_function)
+
+
+def _is_exchange(context: CountingContext, statement: Any) -> bool:
+    """Whether a statement stores a value to shared memory that derives from no load of device memory."""
+    if type(statement).__name__ != "BufferStore" or not str(statement.buffer.scope()).startswith("shared"):
+        return False
+    return not any(context.memory.is_global(load.buffer) for load in loads(statement.value))
 
 
 def _register_stores(context: CountingContext, statement: Any) -> list[Any] | None:

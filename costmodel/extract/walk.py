@@ -15,7 +15,7 @@ from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData, function_name
 from ...profile.values import WORKSPACE, Access, Role, Space, Trips
 from . import kept_branches, loads_in_flight, loops, shared_values, trips
 from .accesses import lane_access, without_repeated_indices
-from .branches import elected_group, leaves, otherwise, specialised_branches
+from .branches import elected_group, is_vote, leaves, otherwise, specialised_branches
 from .dead_values import DeadValues, dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
@@ -31,7 +31,13 @@ from .registers import LiveRanges
 from .roles import RoleCounts, roles_of
 from .scalar_programs import LoopState, ScalarProgram, ScalarResult, turns_of
 from .scope import Scope
-from .shared_memory_order import follows_shared_index, rewrites_shared
+from .shared_memory_order import (
+    follows_shared_index,
+    rewrites_shared,
+    rewritten_in_turn,
+    stores_to_shared,
+    waits_of_condition,
+)
 from .tables import tables_of
 from .trip_guesses import guessed_trips, typical_value
 from .unrolled_elements import UnrolledElements, transformed_buffer
@@ -40,6 +46,7 @@ from .value_numbers import ValueNumbers
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
 WHILE = -1  # the variable that numbers the iterations of a while loop
+VOTED_SHARE = 0.5  # of the cases in which a block enters a branch that its threads vote on, if unknown
 UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
 # operations per executing thread that an unknown call is charged
 UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
@@ -74,14 +81,17 @@ class KernelReader:
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
     _parts: ValueNumbers | None = None  # of the current value; None between values
+    _bound: tuple[Any, ValueNumbers] | None = None  # the last variable, and the parts of its value
     _dead: DeadValues = field(default_factory=DeadValues)  # what no result derives from
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
+        local = arrays_in_local_memory(function)
         self.memory = Memory(
             self.descriptors,
             tables=tables_of(function, self.data.contents),
-            in_local_memory=arrays_in_local_memory(function),
+            in_local_memory=local.arrays,
+            spilled=local.spilled,
         )
         self.memory.declare_parameters(function)
         self._dead = dead_values(function)
@@ -125,7 +135,16 @@ class KernelReader:
 
     def is_repeated(self, part: Any, scope: Scope) -> bool:
         """Whether the current value has an equal part that was counted for as many lanes."""
-        return self._parts is not None and self._parts.is_repeated(part, scope.issued_lanes)
+        return self._parts is not None and self._parts.is_repeated(
+            part, scope.issued_lanes, converged=not scope.is_divergent
+        )
+
+    @contextmanager
+    def _with_parts(self, known: ValueNumbers | None) -> Iterator[ValueNumbers]:
+        """Values within have the parts `known`, and those that are counted within."""
+        outer, self._parts = self._parts, known.copied() if known else ValueNumbers(self.memory)
+        yield self._parts
+        self._parts = outer
 
     def count_address(self, index: Any, scope: Scope) -> None:
         count_address(self, index, scope)
@@ -303,7 +322,9 @@ class KernelReader:
             self.memory.add_view(node.var, node.value.args[0])
             return scope
         if self._dead.share(node):
-            self.count_value(node.value, scope)
+            with self._with_parts(self._parts) as parts:
+                self.count_value(node.value, scope)
+            self._bound = node.var, parts
         return scope.with_binding(identity(node.var), self._stated(node.var, node.value, scope))
 
     def _stated(self, variable: Any, value: Any, scope: Scope) -> Any:
@@ -388,6 +409,8 @@ class KernelReader:
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
             self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * turns
+        elif in_turn := rewritten_in_turn(node.body, is_global):
+            self.phase.counts["load_branches"] += scope.warp_executions * turns * in_turn
         with self._around_elements(node):
             return self._body(
                 node,
@@ -576,16 +599,27 @@ class KernelReader:
                 with self._enter_role(first, count):
                     after = after.after(self.statement(body, scope.with_threads(first, count)), self._scalars)
             return after
-        self.count_value(node.condition, scope)
+        # TileLang binds a condition to a variable just before the branch
+        known = self._parts
+        if self._bound is not None and node.condition.same_as(self._bound[0]):
+            known = self._bound[1]
+        with self._with_parts(known) as tested:
+            self.count_value(node.condition, scope)
         if self._waits_for_local_memory(node.condition):
             self.phase.counts["shared_branches"] += scope.warp_executions
+        elif scope.loops and scope.loops[-1].rewrites and stores_to_shared(node):
+            waits = waits_of_condition(node.condition, scope.derived)
+            # the other warps of the block wait for those that branch
+            self.phase.counts["shared_branches"] += scope.warp_executions / scope.warp_share * waits
         after = scope
         has_other = node.else_case is not None
         bodies = ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition)))
         for body, condition in bodies if has_other else bodies[:1]:
             # of two branches, none has the results of the other
             own = replace(scope, apart=identity(body)) if has_other else scope
-            with self._one_of_branches(condition):
+            # the branch has the values of its condition
+            known = None if loops.has_phases(body) else tested
+            with self._one_of_branches(condition), self._with_parts(known):
                 inside = self._taken(body, condition, own, has_other=has_other)
             if inside is not None:
                 after = after.after(inside, self._scalars)
@@ -623,6 +657,10 @@ class KernelReader:
             ):
                 self._note_data_branch()
                 inside = inside.in_share_of_warps(1.0 if self.data.density is None else self.data.density)
+            elif inside is not None and not has_other and is_vote(condition, scope.derived):
+                # all threads of the block enter it together, now and then
+                entered = VOTED_SHARE if self.data.density is None else self.data.density
+                inside = inside.in_share_of_warps(entered)
             if inside is not None and not inside.knows(condition):
                 count_selected_moves(self, body, scope)
             if inside is None:

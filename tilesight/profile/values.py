@@ -89,7 +89,7 @@ class Access:
     step_bytes: float = 0.0
     # the memory of a peer: how its network moves the bytes (`target.network.MECHANISMS`)
     peer: str = ""
-    # plain stores: 128-byte lines that its instructions touch
+    # plain stores: 128-byte lines that its instructions touch; loads: 0, or what the analytical model finds
     lines: float = 0.0
 
 
