@@ -532,8 +532,9 @@ class CorePipeline:
         # what the lanes of a block load again comes from the cache of the core, at once
         room = first_level_room(self.profile, self.target, resident)
         fresh = moved = away = 0.0
-        held_in_cache = held_tables(self.profile, self.target, resident)
-        of_tables = [a for a in loads if is_table_load(a) and a.tensor in held_in_cache]
+        of_tables = [a for a in loads if is_table_load(a)]
+        held_in_cache = held_tables(self.profile, self.target, resident) if of_tables else {}
+        of_tables = [a for a in of_tables if a.tensor in held_in_cache]
         others = [a for a in loads if a not in of_tables]
         for access in others:
             mine = _of_one_warp(access, warps)

@@ -368,7 +368,7 @@ def _repeats_in_copies(scope: Scope, index: Any, reads: frozenset[int]) -> float
     loop = scope.loops[-1] if scope.loops else None
     if loop is None or loop.unrolled or loop.copies <= 1 or loop.variable not in reads:
         return 1.0
-    if scope.reads_tables(index):
+    if scope.reads_tables(index):  # the compiler does not know the caller's integers
         return 1.0
     try:
         addresses = scope.over_loops(index, [loop])

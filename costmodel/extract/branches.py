@@ -1,4 +1,4 @@
-"""Recognises branches that elect a single thread, and branches that give warps separate programs."""
+"""Recognises branches that elect one thread, that a block votes on, or that give warps separate programs."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def is_predicated(context: CountingContext, branch: Any) -> bool:
     """
     while type(branch).__name__ == "IfThenElse" and branch.else_case is None:
         branch = branch.then_case
-    stores = [branch] if _is_exchange(context, branch) else _register_stores(context, branch) or ()
+    stores = [branch] if _is_shared_step(context, branch) else _register_stores(context, branch) or ()
 
     def is_function(part: Any, kind: str) -> bool:
         return kind == "Call" and math_function(part) is not None
@@ -337,7 +337,7 @@ def is_predicated(context: CountingContext, branch: Any) -> bool:
     return len(stores) == 1 and not contains(stores[0].value, is_function)
 
 
-def _is_exchange(context: CountingContext, statement: Any) -> bool:
+def _is_shared_step(context: CountingContext, statement: Any) -> bool:
     """Whether a statement stores a value to shared memory that derives from no load of device memory."""
     if type(statement).__name__ != "BufferStore" or not str(statement.buffer.scope()).startswith("shared"):
         return False

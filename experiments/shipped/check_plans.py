@@ -79,8 +79,15 @@ class Check:
 
 
 def rank_tables(given: argparse.Namespace) -> None:
-    """Write the configs that the model prefers at each size of the tables; sizes in the file stay."""
+    """Write the configs that the model prefers at each size of the tables; sizes in the file stay.
+
+    Each size is kept when it is ranked, in a file of lines beside it, so a call that is cut loses none.
+    """
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
+    lines = given.out.with_suffix(".jsonl")
+    for line in lines.read_text().splitlines() if lines.exists() else ():
+        table, size, configs = json.loads(line)
+        found.setdefault(table, {})[size] = configs
     tasks = []
     for path, count in draw(given):
         seen = [piece.size for piece in read_table(path).evidence]
@@ -90,7 +97,7 @@ def rank_tables(given: argparse.Namespace) -> None:
     workers = given.workers or max(1, available_cores() // given.processes)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.processes, context) as pool:
-        futures = [pool.submit(rank_table, *task, workers, given.out) for task in tasks]
+        futures = [pool.submit(rank_table, *task, workers, lines) for task in tasks]
         for future in as_completed(futures):
             name, ranked = future.result()
             found[name] |= ranked
@@ -99,17 +106,22 @@ def rank_tables(given: argparse.Namespace) -> None:
 
 
 def rank_table(
-    path: Path, sizes: Sequence[int], workers: int, out: Path
+    path: Path, sizes: Sequence[int], workers: int, lines: Path
 ) -> tuple[str, dict[str, list[dict[str, object]]]]:
-    """The name of a table, and by size the configs that the model prefers. Its sizes share profiles."""
+    """The name of a table, and by size the configs that the model prefers. Its sizes share profiles.
+
+    Each size is also added to the file of lines.
+    """
     table, found = read_table(path), {}
     for size in sizes:
         shape = {"m": size, **table.fixed, **table.attrs}
         text = ",".join(f"{name}={value}" for name, value in shape.items())
-        options = {"workers": workers, "database": f"{out}.{path.stem}.db"}
+        options = {"workers": workers, "database": str(lines.with_suffix(f".{path.stem}.db"))}
         [ranked] = tilesight.rank(table.operator, table.target, text, dtype=table.dtype, **options)
         configs = with_other_tiles([trial.config for trial in ranked.trials], RANKED)
         found[str(size)] = [dict(config) for config in configs]
+        with lines.open("a") as file:
+            file.write(json.dumps([path.name, str(size), found[str(size)]]) + "\n")
     return path.name, found
 
 
