@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import UnevaluableError, constant, variables
+from .expressions import UnevaluableError, call_name, constant, variables
 from .loops import contains, specialises
 from .scope import Scope
 
@@ -18,7 +18,7 @@ LEAVING = ("tirx.thread_return", "tirx.break_loop", "tl.loop_break", "tirx.conti
 
 def elected_group(condition: Any) -> int | None:
     """The group size of a `tl_shuffle_elect(n)` condition; None for any other condition."""
-    if getattr(getattr(condition, "op", None), "name", "") == "tl.tl_shuffle_elect":
+    if call_name(condition) == "tl.tl_shuffle_elect":
         return constant(condition.args[0]) or 0
     return None
 
@@ -61,14 +61,14 @@ def leaves(statement: Any) -> bool:
     last = statement.then_case
     while type(last).__name__ in ("SeqStmt", "AttrStmt"):
         last = last.seq[-1] if type(last).__name__ == "SeqStmt" else last.body
-    return getattr(getattr(getattr(last, "value", None), "op", None), "name", "") in LEAVING
+    return call_name(getattr(last, "value", None)) in LEAVING
 
 
 def is_vote(condition: Any, values: Mapping[int, Any]) -> bool:
     """Whether the threads of a block vote on a condition about data; `values` are those of variables."""
 
     def votes(part: Any, _kind: str) -> bool:
-        return getattr(getattr(part, "op", None), "name", "") in VOTES
+        return call_name(part) in VOTES
 
     stated = [values[variable] for variable in variables(condition) & values.keys()]
     return any(contains(value, votes) for value in (condition, *stated))

@@ -26,7 +26,7 @@ from .copy_calls import (
 )
 from .counting import CountingContext, Handler, count_math, text
 from .exchange_calls import count_exchange
-from .expressions import constant
+from .expressions import call_name, constant
 from .imported_source import work_of_call
 from .matrix_calls import ldmatrix, mfma, mma, stmatrix, wgmma
 from .scope import Scope
@@ -105,7 +105,7 @@ DIVERGENT_INSTRUCTIONS, DIVERGENT_STEPS = 3.0, 2.6
 
 def _shuffle(context: CountingContext, call: Any, scope: Scope) -> None:
     _count("shuffles")(context, call, scope)
-    mask = getattr(getattr(call.args[0], "op", None), "name", "")
+    mask = call_name(call.args[0])
     if scope.is_divergent and mask == "tirx.tvm_warp_activemask":
         counts = context.phase.counts
         counts["integer_ops"] += DIVERGENT_INSTRUCTIONS * scope.issued_lanes
@@ -113,13 +113,17 @@ def _shuffle(context: CountingContext, call: Any, scope: Scope) -> None:
         counts["exchange_steps"] += DIVERGENT_STEPS * scope.times * scope.warps / scope.warp_share
 
 
+def _count_arguments(context: CountingContext, call: Any, scope: Scope) -> None:
+    for argument in call.args:
+        context.count_value(argument, scope)
+
+
 def _count(key: str, per_thread: float = 1.0) -> Handler:
     """A handler that counts `per_thread` lane operations under `key`, and the arithmetic of the arguments."""
 
     def handler(context: CountingContext, call: Any, scope: Scope) -> None:
         context.phase.counts[key] += scope.issued_lanes * per_thread
-        for argument in call.args:
-            context.count_value(argument, scope)
+        _count_arguments(context, call, scope)
 
     return handler
 
@@ -150,15 +154,13 @@ def _storage_sync(context: CountingContext, call: Any, scope: Scope) -> None:
 def _vote(context: CountingContext, call: Any, scope: Scope) -> None:
     """A barrier that tells all threads of a block what they say together."""
     _event("block_syncs")(context, call, scope)
-    for argument in call.args:
-        context.count_value(argument, scope)
+    _count_arguments(context, call, scope)
 
 
 def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.counts["integer_ops"] += scope.issued_lanes
     context.phase.named_arrivals += scope.times * scope.warps
-    for argument in call.args:
-        context.count_value(argument, scope)
+    _count_arguments(context, call, scope)
 
 
 def _wait_at_mbarrier(context: CountingContext, call: Any, scope: Scope) -> None:

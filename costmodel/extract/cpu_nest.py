@@ -22,6 +22,7 @@ from .element_types import element_type
 from .expressions import (
     ArbitraryData,
     UnevaluableError,
+    call_name,
     constant,
     evaluate,
     identity,
@@ -199,7 +200,7 @@ class _NestReader:
 
     def _evaluate(self, value: Any, loops: tuple[CpuLoop, ...]) -> None:
         """Add a phase for a call that is executed for its effect."""
-        name = getattr(getattr(value, "op", None), "name", "")
+        name = call_name(value)
         if not name or name == "tirx.ret":
             return
         found = _Value()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...lowering.call_effects import may_change_memory
 from .counting import text
 from .exchange_calls import REDUCTION
-from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .expressions import UnevaluableError, call_name, constant, evaluate, identity, variables
 from .loops import contains, visit
 
 # Iterations of the constant loops around a statement; beyond that, elements are not told apart.
@@ -196,7 +196,7 @@ class _Uses:
     def _call(self, node: Any) -> None:
         """Matrix instructions of a warp and the loads of their operands are steps; other calls use all."""
         call = node.value
-        name = str(getattr(getattr(call, "op", None), "name", ""))
+        name = call_name(call)
         parts = None
         if name == _MMA:
             parts = _mma_parts(call)
@@ -313,7 +313,7 @@ def _mma_parts(call: Any) -> list[_Part] | None:
 
 def _pointed(pointer: Any) -> _Part | None:
     """The elements that an access pointer is for."""
-    if getattr(getattr(pointer, "op", None), "name", "") != "tirx.tvm_access_ptr":
+    if call_name(pointer) != "tirx.tvm_access_ptr":
         return None
     elements = constant(pointer.args[3])
     return None if elements is None else _Part(identity(pointer.args[1]), pointer.args[2], elements)

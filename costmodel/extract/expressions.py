@@ -181,6 +181,16 @@ def constant(expression: Any) -> int | None:
 _COMPOSED = frozenset({"Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max", "Cast"})
 
 
+def call_name(expression: Any) -> str:
+    """The name of the intrinsic that an expression calls; "" if it is no call of one."""
+    return str(getattr(getattr(expression, "op", None), "name", ""))
+
+
+def is_shared(buffer: Any) -> bool:
+    """Whether a buffer lies in shared memory."""
+    return str(buffer.scope()).startswith("shared")
+
+
 def is_power_of_two(expression: Any) -> bool:
     """Whether an expression is a constant power of two."""
     number = constant(expression) or 0

@@ -19,6 +19,7 @@ from .expressions import (
     Bindings,
     FilledContents,
     UnevaluableError,
+    call_name,
     constant,
     evaluate,
     identity,
@@ -159,7 +160,7 @@ def fills_of(node: Any, scope: Scope, before: Mapping[int, FilledBuffer]) -> dic
                 stored[identity(part.buffer.data)] = size
                 local.append(memory.startswith("local"))
         elif kind == "Evaluate":
-            name = getattr(getattr(part.value, "op", None), "name", "")
+            name = call_name(part.value)
             pure = pure and name in _SYNCHRONISING
         elif kind == "While":
             pure = False

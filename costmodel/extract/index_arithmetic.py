@@ -22,6 +22,21 @@ DIVISION_INSTRUCTIONS = {32: 5.0, 64: 14.0}
 QUOTIENTS = ("FloorDiv", "FloorMod", "Div", "Mod")  # expressions, and remainders
 
 
+def reciprocal_divisor(node: Any, kind: str) -> int | None:
+    """The divisor of an integer quotient or remainder that takes a multiplication by its reciprocal.
+
+    None for other expressions, for unknown divisors, and for powers of two, which take a shift.
+
+    Args:
+        node: the expression.
+        kind: the name of its class.
+    """
+    if kind not in QUOTIENTS or element_type(str(node.dtype)).kind != "int":
+        return None
+    divisor = constant(node.b)
+    return None if divisor is None or divisor <= 0 or divisor & (divisor - 1) == 0 else divisor
+
+
 def count_divisions(context: CountingContext, index: Any, scope: Scope) -> None:
     """Count the divisions in an integer expression.
 
@@ -30,10 +45,8 @@ def count_divisions(context: CountingContext, index: Any, scope: Scope) -> None:
     """
 
     def look(node: Any, kind: str) -> None:
-        if kind not in QUOTIENTS or element_type(str(node.dtype)).kind != "int":
-            return
-        divisor = constant(node.b)
-        if divisor is None or divisor <= 0 or divisor & (divisor - 1) == 0:
+        divisor = reciprocal_divisor(node, kind)
+        if divisor is None:
             return
         # of loops alone it becomes a counter, of the block alone it is computed once for the whole warp
         if not scope.depends_on(node) & scope.launch.thread_variables:

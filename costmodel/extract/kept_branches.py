@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .element_types import element_type
-from .expressions import constant, identity, is_power_of_two, loads, variables
-from .index_arithmetic import QUOTIENTS
+from .expressions import call_name, constant, identity, is_power_of_two, is_shared, loads, variables
+from .index_arithmetic import QUOTIENTS, reciprocal_divisor
 from .loops import contains, is_unrolled, plain_variables, touches_global, visit
 
 # Instructions of a 64-bit quotient by a number that is known at run time alone. The machine code calls a
@@ -45,7 +45,7 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
 def copies_one_by_one(node: Any, is_global: Callable[[Any], bool]) -> bool:
     """Whether an unrolled loop copies to shared memory under two conditions, as `waits_for_each` says."""
     store = node.body
-    if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
+    if type(store).__name__ != "BufferStore" or not is_shared(store.buffer):
         return False
     apart = False
     constants = {identity(node.loop_var)} if (constant(node.extent) or 0) <= UNROLLED_ON_REQUEST else set()
@@ -104,7 +104,7 @@ def _kept(
     if changes <= steps:  # constants, once the loops are unrolled
         return KeptBranch()
     if branch is stores[0]:  # a selection
-        kept = str(branch.buffer.scope()).startswith("shared") and touches_global(branch.value, is_global)
+        kept = is_shared(branch.buffer) and touches_global(branch.value, is_global)
         loaded = [load for load in loads(branch.value) if kept and is_global(load.buffer)]
         if _in_address(loaded, _selects_by(steps)):
             return KeptBranch(1.0, _in_address(loaded, _divides_by(steps)))
@@ -221,10 +221,9 @@ def long_quotients(value: Any, is_global: Callable[[Any], bool]) -> int:
     found: set[str] = set()
 
     def look(part: Any, kind: str) -> None:
-        if kind in QUOTIENTS and element_type(str(part.dtype)).bits == 64:
-            divisor = constant(part.b)
-            if divisor is not None and constant(part.a) is None and not is_power_of_two(part.b):
-                found.add(f"{part.a} / {divisor}")
+        divisor = reciprocal_divisor(part, kind)
+        if divisor and element_type(str(part.dtype)).bits == 64 and constant(part.a) is None:
+            found.add(f"{part.a} / {divisor}")
 
     addresses = [index for load in loads(value) for index in load.indices]
     for inner in (inner for index in addresses for inner in loads(index) if is_global(inner.buffer)):
@@ -309,7 +308,7 @@ def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     of two.
     """
     store = _inside_unrolled(part)
-    if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
+    if type(store).__name__ != "BufferStore" or not is_shared(store.buffer):
         return False
     return _in_address([load for load in loads(store.value) if is_global(load.buffer)], _divides_by(steps))
 
@@ -342,7 +341,7 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]
 
 def _is_choice(value: Any) -> bool:
     """Whether a value is a choice between two, of which one alone is computed."""
-    return getattr(getattr(value, "op", None), "name", "").endswith("if_then_else")
+    return call_name(value).endswith("if_then_else")
 
 
 def _inside_unrolled(node: Any) -> Any:

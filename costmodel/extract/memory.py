@@ -12,7 +12,7 @@ from ...profile.values import Space, Tensor
 from .accesses import AccessSite
 from .descriptors import Descriptor
 from .element_types import element_type
-from .expressions import constant, identity, is_scalar
+from .expressions import call_name, constant, identity, is_scalar
 from .filled_buffers import FilledBuffer
 from .scope import Scope
 from .tables import Table
@@ -166,7 +166,7 @@ class Memory:
 
         None if it does not point to global or shared memory.
         """
-        name = getattr(getattr(node, "op", None), "name", "")
+        name = call_name(node)
         if name == "tirx.tvm_access_ptr":
             memory, label = self._buffers.get(identity(node.args[1]), ("", ""))
             space = _space(memory)
@@ -234,11 +234,7 @@ class Memory:
 
     def pointer_extent(self, node: Any) -> int | None:
         """Number of elements that an access pointer covers; None if unknown."""
-        return (
-            constant(node.args[3])
-            if getattr(getattr(node, "op", None), "name", "") == "tirx.tvm_access_ptr"
-            else None
-        )
+        return constant(node.args[3]) if call_name(node) == "tirx.tvm_access_ptr" else None
 
     def descriptor(self, node: Any) -> Descriptor | None:
         """The TMA descriptor that `node` names, with the label of its tensor; None if it names none."""
@@ -284,7 +280,7 @@ def parameter_sizes(traced: Any) -> Mapping[str, tuple[int, int]]:
 
 def _pointer_variable(node: Any) -> Any | None:
     """The data variable of the buffer that a pointer argument points into; None if it is no pointer."""
-    name = getattr(getattr(node, "op", None), "name", "")
+    name = call_name(node)
     if name == "tirx.tvm_access_ptr":
         return node.args[1]
     if name in ("tirx.address_of", "tirx.handle_add_byte_offset"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...profile.names import NamedLoop
-from .expressions import constant, identity
+from .expressions import constant, identity, is_shared
 from .loops import COPIES, GLOBAL, MATRIX, calls, is_unrolled, touches_global, visit
 from .memory import Memory
 
@@ -43,7 +43,7 @@ def _copied(node: Any, memory: Memory) -> tuple[str, ...]:
     found: dict[str, None] = {}
 
     def look(part: Any, kind: str) -> None:
-        if kind == "BufferStore" and str(part.buffer.scope()).startswith("shared"):
+        if kind == "BufferStore" and is_shared(part.buffer):
             visit(part.value, load)
 
     def load(part: Any, kind: str) -> None:

@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import LANE, Bindings, Computed, UnevaluableError, evaluate, identity, is_scalar, variables
+from .expressions import (
+    LANE,
+    Bindings,
+    Computed,
+    UnevaluableError,
+    call_name,
+    evaluate,
+    identity,
+    is_scalar,
+    variables,
+)
 from .loops import BREAKS, breaks, stored_buffers, visit
 
 MOST_ITERATIONS = 4096  # of all loops of a program
@@ -133,7 +143,7 @@ class ProgramRun:
             self._for(node, mask)
         elif kind == "While":
             self._while(node, mask)
-        elif kind == "Evaluate" and self.left and _call_name(node.value) in BREAKS:
+        elif kind == "Evaluate" and self.left and call_name(node.value) in BREAKS:
             self.left[-1] = self.left[-1] | np.asarray(self._running(mask))
 
     def _bindings(self) -> dict[int, Any]:
@@ -273,7 +283,3 @@ def _stored(node: Any) -> list[int]:
 
     visit(node, look)
     return list(found)
-
-
-def _call_name(node: Any) -> str:
-    return str(getattr(getattr(node, "op", None), "name", ""))

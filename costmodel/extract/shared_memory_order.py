@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .expressions import identity, loads, variables
+from .expressions import identity, is_shared, loads, variables
 from .loops import contains, is_unrolled, visit
 
 ONE_MEMORY = "shared.dyn"  # in which the buffers are parts of one array
@@ -25,13 +25,15 @@ def follows_shared_index(node: Any, is_global: Callable[[Any], bool]) -> bool:
     found = False
 
     def from_shared(index: Any) -> bool:
-        return bool(variables(index) & indices) or any(_is_shared(load.buffer) for load in loads(index))
+        return bool(variables(index) & indices) or any(
+            _is_in_one_memory(load.buffer) for load in loads(index)
+        )
 
     def look(part: Any, kind: str) -> None:
         nonlocal found
         if kind == "Bind" and from_shared(part.value):
             indices.add(identity(part.var))
-        elif kind == "BufferStore" and _is_shared(part.buffer):
+        elif kind == "BufferStore" and _is_in_one_memory(part.buffer):
             gathered = [load for load in loads(part.value) if is_global(load.buffer)]
             found = found or any(from_shared(index) for load in gathered for index in load.indices)
 
@@ -46,9 +48,9 @@ def rewrites_shared(body: Any) -> bool:
     def look(part: Any, kind: str) -> None:
         nonlocal loaded, stored
         if kind == "BufferLoad":
-            loaded = loaded or str(part.buffer.scope()).startswith("shared")
+            loaded = loaded or is_shared(part.buffer)
         elif kind == "BufferStore":
-            stored = stored or str(part.buffer.scope()).startswith("shared")
+            stored = stored or is_shared(part.buffer)
 
     visit(body, look)
     return loaded and stored
@@ -58,7 +60,7 @@ def stores_to_shared(node: Any) -> bool:
     """Whether a statement stores to shared memory by plain accesses."""
 
     def stores(part: Any, kind: str) -> bool:
-        return kind == "BufferStore" and str(part.buffer.scope()).startswith("shared")
+        return kind == "BufferStore" and is_shared(part.buffer)
 
     return contains(node, stores)
 
@@ -78,7 +80,7 @@ def waits_of_condition(condition: Any, values: Mapping[int, Any]) -> int:
     waits = 0
 
     def shared_loads(part: Any) -> set[str]:
-        found = {str(load) for load in loads(part) if str(load.buffer.scope()).startswith("shared")}
+        found = {str(load) for load in loads(part) if is_shared(load.buffer)}
         for variable in variables(part) & values.keys():
             found |= shared_loads(values[variable])
         return found
@@ -100,7 +102,7 @@ def waits_of_condition(condition: Any, values: Mapping[int, Any]) -> int:
     return waits
 
 
-def _is_shared(buffer: Any) -> bool:
+def _is_in_one_memory(buffer: Any) -> bool:
     return str(buffer.scope()) == ONE_MEMORY
 
 
@@ -110,8 +112,6 @@ def rewritten_in_turn(body: Any, is_global: Callable[[Any], bool]) -> int:
     The compiler moves no load of the next iteration before such a branch, which may store to it. Read off the
     machine code of a rotation in place (nvcc 13.0), whose pairs of loads and stores follow each other.
     """
-    if contains(body, lambda part, kind: kind == "For" and rewritten_in_turn(part.body, is_global) > 0):
-        return 0  # its iterations count
     loaded: set[int] = set()
     stored: set[int] = set()
 
@@ -126,4 +126,9 @@ def rewritten_in_turn(body: Any, is_global: Callable[[Any], bool]) -> int:
             stored.add(identity(part.buffer.data))
 
     visit(body, look)
-    return len(loaded & stored)
+    both = loaded & stored
+    if both and contains(
+        body, lambda part, kind: kind == "For" and bool(rewritten_in_turn(part.body, is_global))
+    ):
+        return 0  # the iterations of an inner loop count
+    return len(both)

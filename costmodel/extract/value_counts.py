@@ -9,7 +9,7 @@ from . import calls, shared_values
 from .accesses import lane_access, repeats_of_load
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
-from .expressions import identity, is_scalar, loads, variables
+from .expressions import call_name, identity, is_scalar, is_shared, loads, variables
 from .index_arithmetic import DIVISION_INSTRUCTIONS, count_divisions
 from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division, long_quotients
 from .loops import calls_routine, contains, visit
@@ -190,7 +190,7 @@ def repeats_of_value(context: CountingContext, value: Any, scope: Scope) -> floa
         return lanes * repeats_of_value(context, value.value, scope)
     if type(value).__name__ != "BufferLoad":
         return 1.0
-    if str(value.buffer.scope()).startswith("shared"):
+    if is_shared(value.buffer):
         return repeats_of_load(scope, value.indices[0])
     return context.phase.staged.get(identity(value.buffer.data), 1.0)
 
@@ -227,7 +227,7 @@ def _call(context: CountingContext, node: Any, scope: Scope) -> None:
     for argument in node.args:
         if type(argument).__name__ == "Var":
             context.mark_live(argument)
-        elif getattr(getattr(argument, "op", None), "name", "") == "tirx.tvm_access_ptr":
+        elif call_name(argument) == "tirx.tvm_access_ptr":
             context.mark_live(argument.args[1])
     if name == "tirx.if_then_else":
         _selection(context, node, scope)
@@ -296,7 +296,7 @@ def _guards_shared(value: Any) -> bool:
     def selects_shared(part: Any, kind: str) -> bool:
         is_choice = kind == "Call" and getattr(part.op, "name", "") == "tirx.if_then_else"
         inside = [load for choice in part.args[1:] for load in loads(choice)] if is_choice else []
-        return any(str(load.buffer.scope()).startswith("shared") for load in inside)
+        return any(is_shared(load.buffer) for load in inside)
 
     return contains(value, selects_shared)
 
@@ -339,7 +339,7 @@ def is_predicated(context: CountingContext, branch: Any) -> bool:
 
 def _is_shared_step(context: CountingContext, statement: Any) -> bool:
     """Whether a statement stores a value to shared memory that derives from no load of device memory."""
-    if type(statement).__name__ != "BufferStore" or not str(statement.buffer.scope()).startswith("shared"):
+    if type(statement).__name__ != "BufferStore" or not is_shared(statement.buffer):
         return False
     return not any(context.memory.is_global(load.buffer) for load in loads(statement.value))
 

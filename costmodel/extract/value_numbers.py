@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ...lowering.call_effects import may_change_memory
-from .expressions import identity
+from .expressions import call_name, identity
 from .memory import Memory
 
 _EXCHANGES = ("tirx.tvm_warp_shuffle", "tirx.tvm_warp_activemask")  # starts of their names
@@ -85,4 +85,4 @@ def _both(part: Any) -> tuple[str, ...]:
 
 def _is_exchange(call: Any) -> bool:
     """Whether a call moves values between the lanes of a warp that are active, or tells which are."""
-    return str(getattr(call.op, "name", "")).startswith(_EXCHANGES)
+    return call_name(call).startswith(_EXCHANGES)

@@ -19,7 +19,7 @@ from .branches import elected_group, is_vote, leaves, otherwise, specialised_bra
 from .dead_values import DeadValues, dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
-from .expressions import Alias, UnevaluableError, constant, identity, is_scalar, loads
+from .expressions import Alias, UnevaluableError, call_name, constant, identity, is_scalar, loads
 from .filled_buffers import fills_of
 from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
@@ -318,7 +318,7 @@ class KernelReader:
         return scope
 
     def _bind(self, node: Any, scope: Scope) -> Scope:
-        if getattr(getattr(node.value, "op", None), "name", "") == "tirx.handle_add_byte_offset":
+        if call_name(node.value) == "tirx.handle_add_byte_offset":
             self.memory.add_view(node.var, node.value.args[0])
             return scope
         if self._dead.share(node):

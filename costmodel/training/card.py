@@ -196,7 +196,7 @@ def _carried_over(card: Mapping[str, Any]) -> list[str]:
     return [
         "",
         f"It was trained and judged with `{card['trained_with']}`, which gives all training rows the same "
-        "times. Only kernels of others are predicted otherwise.",
+        "times. Other kernels may be predicted otherwise.",
     ]
 
 
