@@ -225,8 +225,7 @@ def test_the_files_are_made_from_sessions(
         assert query(shipped, "SELECT COUNT(*) FROM sessions")[1] == [(1,)]
 
 
-def test_the_files_of_the_package_can_be_read() -> None:
-    """Their sessions are whole, and each profile can be read."""
+def test_the_sessions_of_the_package_are_whole() -> None:
     sessions, profiles = shipped_file(SESSIONS), shipped_file(PROFILES)
     assert sessions is not None
     assert profiles is not None
@@ -239,8 +238,14 @@ def test_the_files_of_the_package_can_be_read() -> None:
         assert rows == [("(not shipped)",)]
         assert query(store, "SELECT COUNT(*) FROM parametric_profiles")[1] == [(0,)]
     assert not sessions.with_name(f"{sessions.name}-wal").exists(), "a reader must not write beside it"
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.full), 16])
+def test_the_profiles_of_the_package_can_be_read(every: int) -> None:
+    profiles = shipped_file(PROFILES)
+    assert profiles is not None
     archive = ProfileArchive(profiles)
-    for digest, fields in archive.keys.items():
+    for digest, fields in list(archive.keys.items())[::every]:
         parts = ("template", "template_version", "arch", "shape_class", "reader")
         key = ProfileKey(*(str(fields[part]) for part in parts))
         assert key.digest == digest
