@@ -36,6 +36,7 @@ WIDENED_SHARE = 0.5  # special functions over loaded numbers from which each num
 # Live buffers over the 32-bit values beyond which other buffers decide the registers. So chosen that it
 # concerns no softmax or cross_entropy kernel of the datasets.
 FEW_OF_LIVE = 4.0
+PREDICATED_LOADS = 6.0  # loads of a wait for which predicates take the place of a branch
 LOADED_AGAIN = 1.5  # bytes of all loads of a tensor over its different ones from which rows are loaded twice
 KEPT_SHARE = 0.7  # share of the elements that straight code loads and later stores again
 TOGETHER_OVERHEAD_REGISTERS = (
@@ -247,7 +248,7 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
         ),
         default=0.0,
     )
-    together = max((_loaded_registers(p, role.threads) for p in role.phases if not p.is_loop), default=0.0)
+    together = max((_loaded_together(p, role.threads) for p in role.phases if not p.is_loop), default=0.0)
     kept = max((_kept_registers(p, role.threads, profile) for p in role.phases if not p.is_loop), default=0.0)
     return max(
         role.local_registers + max(ahead, KEPT_SHARE * kept) + _overhead(profile),
@@ -294,6 +295,17 @@ def _loaded_registers(phase: Phase, threads: int) -> float:
     loads = _plain_loads(phase)
     held = _held(loads, threads)
     return min(held, _stored(phase, threads)) if _stages(phase, threads) else held
+
+
+def _loaded_together(phase: Phase, threads: int) -> float:
+    """Registers per thread for the plain loads of straight code that are in flight at once.
+
+    Branches that the compiler keeps have few loads, and are waited for one after another. If each has as many
+    as there are predicates, the compiler makes predicates of the branches and holds all loads together.
+    """
+    loaded = _loaded_registers(phase, threads)
+    branches = phase.work.load_branches / max(1.0, threads / WARP_THREADS)
+    return loaded / branches if branches > 1 and loaded < PREDICATED_LOADS * branches else loaded
 
 
 def _stages(phase: Phase, threads: int) -> bool:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...profile.values import Access, Space
 from .descriptors import Descriptor
-from .expressions import UnevaluableError, loads
+from .expressions import UnevaluableError, loads, variables
 from .images import inside_image, taps
 from .joined_loads import widest_joined
 from .launch_geometry import AXES
@@ -29,7 +29,7 @@ from .patterns import (
     wavefronts,
 )
 from .scenarios import Loop
-from .scope import Scope
+from .scope import MOST_ACCESSES, Scope
 
 WORD_BYTES = 4  # of a register
 JOINED_BYTES = 8  # least width of accesses in turn whose sectors are moved once
@@ -353,10 +353,14 @@ def repeats_of_load(scope: Scope, index: Any) -> float:
         return repeats
     try:
         addresses = scope.over_loops(index, changing)
-        addresses = addresses[_held(scope, changing, addresses.shape)]
+        held = _held(scope, changing, addresses.shape)
     except UnevaluableError:
         return repeats
-    return repeats * addresses.size / len(np.unique(addresses)) if addresses.size else repeats
+    loaded, different = int(held.sum()), len(np.unique(addresses[held]))
+    if different < loaded <= MOST_ACCESSES:
+        with suppress(UnevaluableError):
+            different = np.unique(scope.over_loops_anywhere(index, changing)[:, held], axis=1).shape[1]
+    return repeats * loaded / different if different else repeats
 
 
 def _repeats_in_copies(scope: Scope, index: Any, reads: frozenset[int]) -> float:
@@ -498,12 +502,21 @@ def _ends_within_sector(scope: Scope, site: AccessSite, width: int, loop: Loop) 
     """Whether the iterations of a loop fit into a sector, and no data chooses the place of each."""
     if loop.extent * width > SECTOR_BYTES:
         return False
-    chosen = (index for load in loads(site.index) for index in load.indices)
-    return not any(loop.variable in scope.depends_on(index) for index in chosen)
+    return loop.variable not in _choosing(scope, site)
+
+
+def _choosing(scope: Scope, site: AccessSite) -> frozenset[int]:
+    """The variables with which the index changes that is loaded to choose a place."""
+    values = (site.index, *(scope.derived[v] for v in variables(site.index) if v in scope.derived))
+    chosen = (index for value in values for load in loads(value) for index in load.indices)
+    return frozenset().union(*map(scope.depends_on, chosen))
 
 
 def _step_within_sector(scope: Scope, site: AccessSite) -> float:
-    """As `Access.step_bytes`: of a thread that walks over a row element by element, for example."""
+    """As `Access.step_bytes`: of a thread that walks over a row element by element, for example.
+
+    A walk of a few steps, after which data chooses another place, comes to a sector of its own.
+    """
     reads = scope.depends_on(site.index)
     around = (*((scope.phase_loop,) if scope.phase_loop is not None else ()), *scope.loops)
     loop = next((x for x in reversed(around) if x.extent > 1 and x.variable in reads), None)
@@ -513,6 +526,10 @@ def _step_within_sector(scope: Scope, site: AccessSite) -> float:
         step = _step_bytes(scope, site, loop.variable, loop.start)
     except UnevaluableError:
         return 0.0
+    inside = around[around.index(loop) + 1 :]
+    chosen = _choosing(scope, site) - {each.variable for each in inside}
+    if step and chosen & {each.variable for each in around[: around.index(loop)]}:
+        step = max(step, SECTOR_BYTES / loop.extent)
     return step if step < SECTOR_BYTES else 0.0
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import UnevaluableError, call_name, constant, variables
-from .loops import contains, specialises
+from .expressions import UnevaluableError, call_name, constant, is_scalar, variables
+from .loops import BARRIER, contains, specialises, stored_buffers
 from .scope import Scope
 
 VOTES = ("tl.syncthreads_and", "tl.syncthreads_or", "tl.syncthreads_count")  # barriers of a block
@@ -72,6 +72,43 @@ def is_vote(condition: Any, values: Mapping[int, Any]) -> bool:
 
     stated = [values[variable] for variable in variables(condition) & values.keys()]
     return any(contains(value, votes) for value in (condition, *stated))
+
+
+def condition_of_work(body: Any) -> Any | None:
+    """The condition under which an iteration of a loop with barriers works; None if it always does.
+
+    Without it, an iteration computes scalars and passes its barriers. So it does in kernels that go over the
+    blocks of a mask.
+    """
+    from tvm.ir import structural_equal
+
+    parts = list(body.seq) if type(body).__name__ == "SeqStmt" else []
+    branches = [part for part in parts if type(part).__name__ == "IfThenElse"]
+    others = [part for part in parts if type(part).__name__ != "IfThenElse"]
+    if not branches or not any(map(_is_barrier, others)) or not all(map(_is_idle, others)):
+        return None
+    if any(branch.else_case is not None for branch in branches):
+        return None
+    first, *rest = [branch.condition for branch in branches]
+    before = parts[: parts.index(branches[0])]
+    scalars = frozenset().union(*map(stored_buffers, before))
+    if any(stored_buffers(part) & (scalars | variables(first)) for part in parts[len(before) :]):
+        return None  # the next condition may be another one
+    if any(variables(part.value) & scalars for part in before if type(part).__name__ == "BufferStore"):
+        return None  # it counts, so its value is that of one place alone
+    return first if all(structural_equal(first, other) for other in rest) else None
+
+
+def _is_barrier(statement: Any) -> bool:
+    return type(statement).__name__ == "Evaluate" and call_name(statement.value).endswith(BARRIER)
+
+
+def _is_idle(statement: Any) -> bool:
+    """Whether a statement declares buffers, computes a scalar or is a barrier."""
+    kind = type(statement).__name__
+    if kind == "BufferStore":
+        return bool(is_scalar(statement.buffer))
+    return kind in ("AllocBuffer", "DeclBuffer", "Bind") or _is_barrier(statement)
 
 
 def otherwise(branch: Any, rest: Sequence[Any]) -> Any:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ...profile.values import Space
 from .accesses import AccessSite, bulk_access, bulk_shared_side, lane_access, slots
 from .counting import CountingContext, Handler
 from .descriptors import Descriptor
+from .element_types import element_type
 from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .patterns import lanes_of_address
 from .phase_counts import Slot
 from .scope import Scope
+
+# Wavefronts of shared memory in whose time a warp makes a round of a loop that compares and swaps. Read off
+# the times of a pruning kernel by others, whose 64 to 256 threads add to one number: 7 to 13 (an H200).
+SWAP_WAVEFRONTS = 12.0
 
 
 def tma_load(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -175,7 +184,12 @@ def pointer_access(write: bool, bits: int, space: Space) -> Handler:
 
 
 def atomic(context: CountingContext, call: Any, scope: Scope) -> None:
-    """Count an atomic operation."""
+    """Count an atomic operation.
+
+    The compiler combines the integers of a warp for one address, and a single lane accesses memory. Shared
+    memory has no addition of floats: a loop compares and swaps, and of the lanes of a warp that want one
+    address, one succeeds in each round. Read off machine code (nvcc 13.0).
+    """
     position, site = next(
         ((i, p) for i, a in enumerate(call.args) if (p := context.memory.pointer_site(a)) is not None),
         (0, None),
@@ -187,7 +201,22 @@ def atomic(context: CountingContext, call: Any, scope: Scope) -> None:
     wide = {"x2": 2, "x4": 4}
     vector = next((n for tag, n in wide.items() if tag in call.op.name), 1)
     widened = AccessSite(site.space, site.tensor, site.index, site.element_bytes, vector)
-    context.phase.accesses.append(lane_access(scope, widened, write=True, mechanism="atomic"))
+    # operands of several elements are pointers, and always to floats
+    operands = [element_type(str(value.dtype)).kind for value in call.args[position + 1 :]]
+    is_float = vector > 1 or "float" in operands
+    swaps = is_float and not any(way in call.op.name for way in ("_load_", "_store_"))
+    active = scope.condition
+    try:
+        addresses = scope.addresses(site.index)
+    except UnevaluableError:  # data chooses the places
+        addresses, active = np.arange(scope.warp_lanes)[None, :], None
+    combined = not is_float and scope.warp_lanes > 1 and not np.ptp(addresses, axis=1).any()
+    inside = scope.with_elected(scope.launch.warp_threads) if combined else scope
+    access = lane_access(inside, widened, write=True, mechanism="atomic")
+    if swaps and site.space is Space.SHARED:
+        rounds = access.instructions * (lanes_of_address(addresses, active) - 1)
+        access = replace(access, transactions=access.transactions + rounds * SWAP_WAVEFRONTS)
+    context.phase.accesses.append(access)
     context.add_note(
         "atomics on one address are taken to follow each other a cycle apart; "
         "what contention costs beyond is not known"

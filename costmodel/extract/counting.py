@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .element_types import element_type
-from .mathematics import FAST_MATH, MATH, MATH_NAMES
+from .mathematics import DOUBLE_BITS, DOUBLE_MATH, FAST_MATH, MATH, MATH_NAMES
 from .memory import Memory
 from .phase_counts import PhaseCounts
 from .scope import Scope
@@ -113,12 +113,14 @@ def count_math(context: CountingContext, name: str, call: Any, scope: Scope, sha
         context.phase.counts["integer_ops"] += scope.issued_lanes * dtype.lanes
     else:
         lanes = dtype.lanes / 2 if function == "packed" else dtype.lanes
-        count_function(context, function, scope.issued_lanes * max(1.0, lanes) * share)
+        count_function(context, function, scope.issued_lanes * max(1.0, lanes) * share, dtype.bits)
     return True
 
 
-def count_function(context: CountingContext, function: str, lane_operations: float) -> None:
-    """Count `lane_operations` executions of one of the functions in `MATH`."""
-    cost = (context.fast_math and FAST_MATH.get(function)) or MATH[function]
+def count_function(context: CountingContext, function: str, lane_operations: float, bits: int) -> None:
+    """Count `lane_operations` executions of one of the functions in `MATH`, of floats with so many bits."""
+    cost = DOUBLE_MATH.get(function) if bits == DOUBLE_BITS else None
+    cost = cost or (context.fast_math and FAST_MATH.get(function)) or MATH[function]
     context.phase.counts["special_ops"] += lane_operations * cost.special
     context.phase.counts["vector_ops"] += lane_operations * cost.vector
+    context.phase.counts["selections"] += lane_operations * cost.double

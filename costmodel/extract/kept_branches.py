@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .element_types import element_type
-from .expressions import call_name, constant, identity, is_power_of_two, is_shared, loads, variables
+from .expressions import call_name, constant, identity, is_power_of_two, is_shared, loads
 from .index_arithmetic import QUOTIENTS, reciprocal_divisor
-from .loops import contains, is_unrolled, plain_variables, touches_global, visit
+from .loops import contains, is_unrolled, loads_globally, plain_variables, touches_global, visit
 
 # Instructions of a 64-bit quotient by a number that is known at run time alone. The machine code calls a
 # routine for numbers of more than 32 bits, and a division of 32 bits takes the other side of its branch (nvcc
@@ -137,12 +137,12 @@ def _holds_predicate(node: Any, store: Any, is_global: Callable[[Any], bool]) ->
     steps = _steps(node)
 
     def computes(part: Any, _kind: str) -> bool:
-        if not _is_choice(part):
+        if not is_choice(part):
             return False
         condition, *values = part.args
         changes = plain_variables(condition)
         computed = any(
-            type(value).__name__ != "BufferLoad" and _loads_global(value, is_global) for value in values
+            type(value).__name__ != "BufferLoad" and loads_globally(value, is_global) for value in values
         )
         return computed and bool(changes & steps) and not changes <= steps
 
@@ -161,7 +161,7 @@ def _sides(branch: Any) -> tuple[Any, ...] | None:
         choice = branch.value
         while type(choice).__name__ == "Cast":
             choice = choice.value
-        if _is_choice(choice):
+        if is_choice(choice):
             return choice.args[0], branch
     return None
 
@@ -182,7 +182,7 @@ def _selects_by(steps: set[int]) -> Callable[[Any, str], bool]:
     """Finds selections under conditions that the loops' variables `steps` and something else change."""
 
     def selects(part: Any, _kind: str) -> bool:
-        changes = plain_variables(part.args[0]) if _is_choice(part) else set()
+        changes = plain_variables(part.args[0]) if is_choice(part) else set()
         return bool(changes & steps) and not changes <= steps
 
     return selects
@@ -234,58 +234,6 @@ def long_quotients(value: Any, is_global: Callable[[Any], bool]) -> int:
     return len(found)
 
 
-def trips_behind_branches(loop: Any, is_global: Callable[[Any], bool]) -> float:
-    """Round trips of the loads of an iteration, if it branches on data that it loads, and loads behind that.
-
-    The branch stays one if another stands in it. Read off the machine code of a sparse decoding kernel by
-    others (nvcc 13.0), whose iterations load an index, then a part of a row if the index is valid, and then
-    another part for some of the threads.
-
-    Args:
-        loop: a loop that the source does not request to unroll.
-        is_global: whether a buffer lies in device memory.
-
-    Returns:
-        The round trips, with those of the data that decides; 0 without such a branch.
-    """
-    trips = 0.0
-    loaded: set[int] = set()
-    for part in _statements(loop.body):
-        kind = type(part).__name__
-        if kind in ("Bind", "BufferStore"):
-            target = part.var if kind == "Bind" else part.buffer.data
-            if _loads_global(part.value, is_global):
-                loaded.add(identity(target))
-        elif kind == "IfThenElse":
-            decided = variables(part.condition) & loaded or _loads_global(part.condition, is_global)
-            inside = _trips(part.then_case, is_global)
-            if decided and inside > 1:
-                trips += 1 + inside
-    return trips
-
-
-def _statements(node: Any) -> list[Any]:
-    kind = type(node).__name__
-    if kind == "SeqStmt":
-        return [inner for part in node.seq for inner in _statements(part)]
-    return _statements(node.body) if kind == "AttrStmt" else [node]
-
-
-def _trips(node: Any, is_global: Callable[[Any], bool]) -> int:
-    """Groups of loads in a branch: those before the first branch in it, and each branch that loads."""
-    plain, branches = False, 0
-    for part in _statements(node):
-        if type(part).__name__ == "IfThenElse":
-            branches += _loads_global(part, is_global)
-        else:
-            plain = plain or _loads_global(part, is_global)
-    return plain + branches
-
-
-def _loads_global(node: Any, is_global: Callable[[Any], bool]) -> bool:
-    return contains(node, lambda part, kind: kind == "BufferLoad" and is_global(part.buffer))
-
-
 def _divisions(expression: Any, steps: set[int]) -> int:
     """Different divisions in an expression that the loops' variables `steps` change, by anything but a power
     of two. A quotient and its remainder are one.
@@ -328,7 +276,7 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     wrapped = 0
 
     def is_guarded(part: Any, _kind: str) -> bool:
-        return _is_choice(part) and touches_global(part, is_global)
+        return is_choice(part) and touches_global(part, is_global)
 
     def address(part: Any, kind: str) -> None:
         nonlocal wrapped
@@ -339,7 +287,7 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     return contains(store.value, is_guarded) or wrapped >= LEAST_WRAPPED
 
 
-def _is_choice(value: Any) -> bool:
+def is_choice(value: Any) -> bool:
     """Whether a value is a choice between two, of which one alone is computed."""
     return call_name(value).endswith("if_then_else")
 

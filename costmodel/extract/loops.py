@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .element_types import element_type
-from .expressions import UnevaluableError, constant, evaluate, identity, is_scalar, variables
+from .expressions import UnevaluableError, constant, evaluate, identity, is_scalar, loads, variables
 
 BARRIER = "storage_sync"
 ASYNCHRONOUS = (
@@ -133,15 +133,25 @@ def loads_beside_calls(node: Any, is_global: Callable[[Any], bool]) -> bool:
     The compiler moves no load of an iteration before the calls of the one before. Read off the machine code
     of a normalisation over channels (nvcc 13.0).
     """
-    loads = called = False
+    loading = called = False
 
     def look(part: Any, kind: str) -> None:
-        nonlocal loads, called
-        loads = loads or (kind == "BufferLoad" and is_global(part.buffer))
+        nonlocal loading, called
+        loading = loading or (kind == "BufferLoad" and is_global(part.buffer))
         called = called or calls_routine(part, kind)
 
     visit(node.body, look)
-    return loads and called
+    return loading and called
+
+
+def loads_globally(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether a statement loads from device memory, element by element or by copies."""
+
+    def copies(part: Any, kind: str) -> bool:
+        name = getattr(part.op, "name", "") if kind == "Call" else ""
+        return any(each in name for each in (*COPIES, "ldg"))
+
+    return contains(node, copies) or any(is_global(load.buffer) for load in loads(node))
 
 
 def calls_routine(part: Any, kind: str) -> bool:

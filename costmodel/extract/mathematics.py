@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+DOUBLE_BITS = 64
+
 
 class MathCost(NamedTuple):
     """Operations of one function on one lane."""
 
     special: float  # operations of the special-function unit
-    vector: float  # fp32 instructions beside them
+    vector: float  # instructions beside them
+    double: float = 0.0  # those of `vector` that are of float64, at half the rate of float32
 
 
 MATH: Mapping[str, MathCost] = {
@@ -68,6 +71,31 @@ FAST_MATH: Mapping[str, MathCost] = {
     "pow": MathCost(2, 1),
     "divide": MathCost(1, 1),
     "rcp": MathCost(1, 0),
+}
+
+# The functions of float64, for usual values: polynomials, most of whose instructions load their coefficients.
+# Read off the machine code of kernels of a single function (nvcc 13.0, sm_90a). Fast math changes none.
+DOUBLE_MATH: Mapping[str, MathCost] = {
+    "exp2": MathCost(0, 61, 19),
+    "exp": MathCost(0, 60, 18),
+    "exp10": MathCost(0, 68, 20),
+    "log2": MathCost(1, 88, 32),
+    "log": MathCost(1, 82, 30),
+    "log10": MathCost(1, 88, 32),
+    "log1p": MathCost(2, 134, 53),
+    "sqrt": MathCost(1, 21, 8),
+    "rsqrt": MathCost(1, 15, 5),
+    "sin": MathCost(0, 50, 17),
+    "cos": MathCost(0, 51, 17),
+    "tan": MathCost(1, 88, 32),
+    "tanh": MathCost(2, 99, 34),
+    "sigmoid": MathCost(1, 76, 25),
+    "erf": MathCost(1, 122, 42),
+    "pow": MathCost(1, 215, 90),
+    "atan": MathCost(1, 80, 28),
+    "divide": MathCost(1, 16, 8),
+    "rcp": MathCost(1, 14, 5),
+    "simple": MathCost(0, 1, 1),
 }
 
 _SIMPLE = [

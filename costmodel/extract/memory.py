@@ -31,6 +31,9 @@ class Memory:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     in_local_memory: frozenset[int] = frozenset()  # local buffers whose elements get no registers
     spilled: frozenset[int] = frozenset()  # those of them whose elements the compiler spills one by one
+    summed_at_once: frozenset[int] = (
+        frozenset()
+    )  # local buffers whose elements are added up as they are computed
     local_bytes: dict[int, float] = field(default_factory=dict)  # bytes per thread, by local buffer
     # bytes per thread of the registers of those whose elements get a register each
     _separate: dict[int, float] = field(default_factory=dict)
@@ -109,8 +112,8 @@ class Memory:
 
     def register_bytes(self) -> dict[int, float]:
         """Bytes per thread, by local buffer whose elements get registers."""
-        sizes = self.local_bytes | self._separate
-        return {key: size for key, size in sizes.items() if key not in self.in_local_memory}
+        sizes, elsewhere = self.local_bytes | self._separate, self.in_local_memory | self.summed_at_once
+        return {key: size for key, size in sizes.items() if key not in elsewhere}
 
     def separate(self, buffer: Any) -> None:
         """Record that each element of a local buffer has a register, also if several fit into one.

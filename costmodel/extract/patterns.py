@@ -97,6 +97,14 @@ def wavefronts(addresses: NDArray[Any], width: int, active: NDArray[Any] | None 
     return float(np.mean(counts)) if counts else 0.0
 
 
+def lanes_of_address(addresses: NDArray[Any], active: NDArray[Any] | None = None) -> float:
+    """Mean number of lanes that access the address which most lanes access. The arguments are as above."""
+    counts = [
+        int(np.unique(row[mask], return_counts=True)[1].max()) for row, mask in _rows(addresses, active)
+    ]
+    return float(np.mean(counts)) if counts else 1.0
+
+
 def touched_sectors(addresses: NDArray[Any], width: int) -> NDArray[Any]:
     """The different sectors that accesses of `width` bytes touch."""
     first = addresses // SECTOR_BYTES

@@ -15,6 +15,8 @@ from .scope import Scope
 ONCE = Trips((1.0,))
 # instructions that warps issue although their predicate does not hold
 PREDICATED = ("vector_ops", "selections", "integer_ops", "convert_ops", "special_ops")
+OPERATIONS = ("vector_ops", "integer_ops", "convert_ops", "special_ops", "shuffles")
+Position = tuple[float, float]  # matrix operations and others before a place of an iteration
 Slot = tuple[int, int]  # a ring of mbarriers: the buffer, and the place of the first of them
 
 
@@ -22,7 +24,7 @@ Slot = tuple[int, int]  # a ring of mbarriers: the buffer, and the place of the 
 class LoopOrder:
     """What one iteration of a loop does at its barriers, in order, over all roles that have phases in it.
 
-    Positions in the iteration are the matrix operations before them.
+    Positions in the iteration are the matrix operations before them, and the other ones.
 
     Attributes:
         block_syncs: at which all threads of the block meet.
@@ -35,13 +37,17 @@ class LoopOrder:
     block_syncs: float = 0.0
     awaited: set[tuple[int, ...]] = field(default_factory=set)
     phases: list[PhaseCounts] = field(default_factory=list)
-    commits: list[float] = field(default_factory=list)
-    waits: list[tuple[float, int, int]] = field(default_factory=list)
+    commits: list[Position] = field(default_factory=list)
+    waits: list[tuple[Position, int, int]] = field(default_factory=list)
+    has_loops: bool = False  # whose operations are not among those of `phases`
     is_certain: bool = True  # groups are closed and waited for once an iteration, on every path
 
     @property
-    def _position(self) -> float:
-        return sum(phase.operations for phase in self.phases)
+    def _position(self) -> Position:
+        return (
+            sum(phase.operations for phase in self.phases),
+            sum(phase.counts.get(name, 0.0) for phase in self.phases for name in OPERATIONS),
+        )
 
     def commit_copies(self) -> None:
         """Close a group of asynchronous copies."""
@@ -54,16 +60,19 @@ class LoopOrder:
     def copies_ahead(self) -> float | None:
         """Iterations from the end of the group of copies that is waited for soonest to that wait.
 
-        None if the loop closes no group, waits for none, has no matrix work, or does so several times or in a
-        branch.
+        None if the loop closes no group, waits for none, computes nothing, or does so several times or in a
+        branch. Other operations count in loops without matrix work and inner loops.
         """
-        whole, count = self._position, len(self.commits)
+        if not self._position[0] and self.has_loops:
+            return None
+        unit = 0 if self._position[0] else 1
+        whole, count = self._position[unit], len(self.commits)
         if not (self.is_certain and whole and count and self.waits):
             return None
         found = []
         for position, before, left in self.waits:
             earlier, group = divmod(before - 1 - left, count)
-            found.append((position - self.commits[group]) / whole - earlier)
+            found.append((position[unit] - self.commits[group][unit]) / whole - earlier)
         return min(found)
 
 

@@ -17,6 +17,8 @@ from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
 from .tables import Table
 
 FEW_SAMPLES = 8  # of the samples of conditions: a share of fewer is off by a third
+FEWEST_DRAWS, MOST_DRAWS = 16, 256  # of arbitrary numbers for which expressions are compared
+WIDEST_DRAW = 16  # bits of such a number; small ones are as frequent as large ones
 MOST_ACCESSES = 1 << 14  # of the threads of a block in its inner loops that are evaluated one by one
 
 
@@ -120,6 +122,34 @@ class Scope(Scenarios):
         bindings = self._one_scenario() | _iterations(loops, number)
         self._rebind(bindings)
         return np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), number.shape)
+
+    def over_loops_anywhere(self, expression: Any, loops: Sequence[Loop]) -> NDArray[Any]:
+        """`expression` in all iterations of `loops`, for arbitrary threads, blocks and other iterations.
+
+        Two iterations have equal values in all rows only if the expression says so by itself: the compiler
+        does not use how many threads or blocks there are.
+
+        Returns:
+            An array (rows, iterations).
+
+        Raises:
+            UnevaluableError: it cannot be evaluated.
+        """
+        number = np.arange(math.prod(_turns(loop) for loop in loops))[None, :]
+        rows = max(FEWEST_DRAWS, min(MOST_DRAWS, MOST_ACCESSES // number.size))
+        own = {loop.variable for loop in loops}
+        generator = np.random.default_rng(0)
+        read = self.depends_on(expression) - own - set(self.contents)
+        drawn = {
+            variable: np.exp2(generator.uniform(0, WIDEST_DRAW, (rows, 1))).astype(np.int64) - 1
+            for variable in self.pattern  # in an order that does not differ from run to run
+            if variable in read
+        }
+        bindings = self._one_scenario() | drawn | _iterations(loops, number)
+        with np.errstate(divide="ignore"):  # an arbitrary number may be a divisor that is never zero
+            self._rebind(bindings)
+            values = np.asarray(self._evaluate(expression, bindings))
+        return np.broadcast_to(values, (rows, number.size))
 
     @property
     def executions(self) -> float:

@@ -45,6 +45,22 @@ def copies(node: Any, scope: Scope) -> float:
     )
 
 
+def iterations(node: Any, scope: Scope) -> float:
+    """Iterations of the phase's loops before which the compiler computes `node`, since they do not change it.
+
+    Read off the machine code of norms whose loops over a row multiply by an inverse deviation (nvcc 13.0).
+    """
+    depends = scope.depends_on(node)  # with the buffers behind bound variables
+    if any(loop.variable in depends and not loop.unrolled for loop in scope.loops):
+        return 1.0
+    total, read = 1.0, depends | variables(node)
+    for loop in reversed(scope.phase_loops):
+        if loop.variable in depends or read & loop.stores:
+            break
+        total *= max(1.0, loop.extent)
+    return total
+
+
 def is_constant(node: Any, scope: Scope) -> bool:
     """Whether the compiler knows the value of `node` in each copy of the unrolled loops around it.
 

@@ -68,14 +68,14 @@ def of_unknown_condition(condition: Any, scope: Scope, density: float | None) ->
     """Share of the executions in which one of two branches is entered whose condition depends on data.
 
     The shares of both branches add up to one. Parts of the condition that are known have their share, others
-    `density`, or half of the executions.
+    `density`, or half of the executions. `density` is the share of the condition itself, also of a negation.
     """
     known = of_condition(condition, scope)
     if known is not None:
         return known
     kind = type(condition).__name__
     if kind == "Not":
-        other = of_unknown_condition(condition.a, scope, density)
+        other = of_unknown_condition(condition.a, scope, None if density is None else 1 - density)
         return Trips(tuple(1 - share for share in other.per_block), other.axes)
     if kind in ("Or", "And"):
         parts = [of_unknown_condition(part, scope, density) for part in (condition.a, condition.b)]

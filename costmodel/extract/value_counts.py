@@ -13,7 +13,7 @@ from .expressions import call_name, identity, is_scalar, is_shared, loads, varia
 from .index_arithmetic import DIVISION_INSTRUCTIONS, count_divisions
 from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division, long_quotients
 from .loops import calls_routine, contains, visit
-from .mathematics import MATH, math_function
+from .mathematics import DOUBLE_BITS, MATH, math_function
 from .scope import Scope
 
 # Operations of a conversion to and from a float format for which the target has no instruction. Read off the
@@ -89,13 +89,13 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
     if operands.kind == "float" and function is not None:
         if not _is_known_quotient(context, node):
             share = _new_share(context, node, scope)
-            count_function(context, function, lanes * share)
+            count_function(context, function, lanes * share, operands.bits)
             _count_routine(context, node, scope, share)
     elif operands.kind == "float":
         # two 16-bit elements of a vector share an instruction
         lanes *= 0.5 if operands.bits == 16 and operands.lanes > 1 else 1
         context.phase.counts["vector_ops"] += lanes
-        if type(node).__name__ in _SELECTIONS:
+        if type(node).__name__ in _SELECTIONS or operands.bits == DOUBLE_BITS:
             context.phase.counts["selections"] += lanes
     elif operands.kind in ("int", "bool"):
         context.phase.counts["integer_ops"] += lanes * (8 if function == "divide" else 1)
@@ -104,12 +104,13 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
 def _new_share(context: CountingContext, function: Any, scope: Scope) -> float:
     """Share of the lanes for which no earlier statement or copy of it computed a function of registers.
 
-    Copies of an unrolled loop share a function of what none of them changes, such as the inverse deviation of
-    a row by which all its elements are multiplied.
+    Copies of an unrolled loop and iterations of other loops share a function of what none of them changes,
+    such as the inverse deviation of a row by which all its elements are multiplied.
     """
     if not all(context.memory.is_in_registers(load.buffer) for load in loads(function)):
         return 1.0
-    return shared_values.new_lanes(context, function, scope) / scope.issued_lanes
+    new = shared_values.new_lanes(context, function, scope) / scope.issued_lanes
+    return new / shared_values.iterations(function, scope)
 
 
 def _count_routine(context: CountingContext, node: Any, scope: Scope, share: float) -> None:

@@ -15,7 +15,8 @@ from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData, function_name
 from ...profile.values import WORKSPACE, Access, Role, Space, Trips
 from . import kept_branches, loads_in_flight, loops, shared_values, trips
 from .accesses import lane_access, without_repeated_indices
-from .branches import elected_group, is_vote, leaves, otherwise, specialised_branches
+from .branches import condition_of_work, elected_group, is_vote, leaves, otherwise, specialised_branches
+from .data_branches import trips_behind_branches
 from .dead_values import DeadValues, dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
@@ -47,6 +48,7 @@ from .value_numbers import ValueNumbers
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
 WHILE = -1  # the variable that numbers the iterations of a while loop
 VOTED_SHARE = 0.5  # of the cases in which a block enters a branch that its threads vote on, if unknown
+WAITS = ("load_branches", "divided_addresses", "local_waits")  # of the loads of an iteration
 UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
 # operations per executing thread that an unknown call is charged
 UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
@@ -92,6 +94,7 @@ class KernelReader:
             tables=tables_of(function, self.data.contents),
             in_local_memory=local.arrays,
             spilled=local.spilled,
+            summed_at_once=local.summed_at_once,
         )
         self.memory.declare_parameters(function)
         self._dead = dead_values(function)
@@ -208,6 +211,7 @@ class KernelReader:
     def _nested_phase(self, times: Trips, *, is_loop: bool = True, unrolled_by: int = 1) -> Iterator[None]:
         """A phase inside the current one, which runs `times` times in each iteration of the current one."""
         outer = self.phase
+        outer.order.has_loops = True
         self._start_phase(
             PhaseCounts(
                 trips.product(outer.trips, times, self.launch.grid), is_loop=is_loop, unrolled_by=unrolled_by
@@ -368,8 +372,8 @@ class KernelReader:
             branch = kept_branches.kept_branch(node, is_global, alone=alone)
             inline = branch.trips < 1.0 and not kept_branches.copies_one_by_one(node, is_global)
         else:
-            branch = kept_branches.KeptBranch(kept_branches.trips_behind_branches(node, is_global))
-            inline = loops.is_short(node, is_global)
+            branch = kept_branches.KeptBranch(trips_behind_branches(node, is_global))
+            inline = branch.trips < 1.0 and loops.is_short(node, is_global)
         local_waits = waits_for_local_memory(node, self.memory.in_local_memory)
         may_break = loops.breaks(node.body)
         turns = self._known_turns(node, scope) if may_break else None
@@ -383,7 +387,7 @@ class KernelReader:
                 self._live.loop(),
             ):
                 unrolled = loops.is_unrolled(node)
-                if branch.trips > 1 or branch.divided:
+                if branch.divided or branch.trips > (1 if unrolled else 0):
                     self._count_kept(branch, scope, 1.0)
                 self._count_local_waits(scope, local_waits)
                 return self._body(
@@ -508,7 +512,7 @@ class KernelReader:
                 inner = inner.with_binding(scalar, counter[0] + step * counter[1])
             else:  # its start is unknown, but it numbers the slots of a ring buffer in turn
                 inner = inner.with_binding(scalar, step * counter[1])
-        result, turns = self.statement(node.body, known or inner), constant(node.extent)
+        result, turns = self._iteration(node.body, known or inner, as_phase=as_phase), constant(node.extent)
         counted = (
             {}
             if turns is None
@@ -517,6 +521,40 @@ class KernelReader:
         after = scope.after(result, self._scalars - set(counted))
         for scalar, (load, each) in counted.items():
             after = after.with_binding(scalar, load + (turns or 0) * each)
+        return after
+
+    def _iteration(self, body: Any, scope: Scope, *, as_phase: bool) -> Scope:
+        """Count an iteration of a loop, as two phases if blocks differ in how many of their iterations work.
+
+        Copies that a loop issues ahead are in one order, so a loop with such copies stays one phase.
+        """
+        from tvm import tirx
+
+        condition = condition_of_work(body) if as_phase and not loops.calls(body, loops.COPIES) else None
+        if condition is None:
+            return self.statement(body, scope)
+        known = scope
+        for part in body.seq:
+            if type(part).__name__ == "IfThenElse":
+                break
+            if type(part).__name__ == "BufferStore":
+                value = self._stated(part.buffer, part.value, known)
+                known = known.with_binding(identity(part.buffer.data), value)
+            elif type(part).__name__ == "Bind":
+                known = known.with_binding(identity(part.var), part.value)
+        working = trips.of_condition(condition, known)
+        if working is None or working.smallest == working.largest:
+            return self.statement(body, scope)
+        idle = Trips(tuple(1.0 - share for share in working.per_block), working.axes)
+        waits = {name: self.phase.counts.pop(name, 0.0) for name in WAITS}
+        joined, after = self.phase.unrolled_by, scope
+        for share, held, of_loads in ((idle, tirx.Not(condition), 0.0), (working, condition, 1.0)):
+            inside = known.in_iterations(held)
+            if inside is not None:
+                with self._nested_phase(share, unrolled_by=joined):
+                    for name, number in waits.items():
+                        self.phase.counts[name] += number * of_loads
+                    after = self.statement(body, inside)
         return after
 
     def _repeat(self, node: Any, scope: Scope) -> Scope:
@@ -613,17 +651,36 @@ class KernelReader:
             self.phase.counts["shared_branches"] += scope.warp_executions / scope.warp_share * waits
         after = scope
         has_other = node.else_case is not None
-        bodies = ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition)))
-        for body, condition in bodies if has_other else bodies[:1]:
+        phases = any(loops.has_phases(body) for body in (node.then_case, node.else_case) if body is not None)
+        chance = self._chance_of_first(node) if phases else None
+        bodies = (
+            (node.then_case, node.condition, chance),
+            (node.else_case, tirx.Not(node.condition), None if chance is None else 1 - chance),
+        )
+        for body, condition, density in bodies if has_other else bodies[:1]:
             # of two branches, none has the results of the other
             own = replace(scope, apart=identity(body)) if has_other else scope
             # the branch has the values of its condition
             known = None if loops.has_phases(body) else tested
             with self._one_of_branches(condition), self._with_parts(known):
-                inside = self._taken(body, condition, own, has_other=has_other)
+                inside = self._taken(body, condition, own, density, has_other=has_other)
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
+
+    def _chance_of_first(self, node: Any) -> float | None:
+        """How often data enter the first branch, as the caller says or if only one of two branches loads.
+
+        The one that loads nothing from device memory, without products and reductions, writes what an empty
+        row or an absent token gets, which are rare. None if nothing is known.
+        """
+        if self.data.density is not None or node.else_case is None:
+            return self.data.density
+        branches = (node.then_case, node.else_case)
+        loading = [loops.loads_globally(branch, self.memory.is_global) for branch in branches]
+        if loading[0] == loading[1] or loops.calls(branches[loading.index(False)], loops.MATRIX):
+            return None
+        return float(loading[0])
 
     def _waits_for_local_memory(self, condition: Any) -> bool:
         """Whether a condition loads from an array in local memory, for which no loop counts the waits."""
@@ -643,10 +700,17 @@ class KernelReader:
         with around:
             yield
 
-    def _taken(self, body: Any, condition: Any, scope: Scope, *, has_other: bool) -> Scope | None:
-        """Count a branch under a condition; `has_other`: one of two branches.
+    def _taken(
+        self, body: Any, condition: Any, scope: Scope, density: float | None, *, has_other: bool
+    ) -> Scope | None:
+        """Count a branch under a condition. Returns the scope at its end; None if it is never executed.
 
-        Returns the scope at its end; None if the branch is never executed.
+        Args:
+            body: the branch.
+            condition: what it stands under.
+            scope: the scope before it.
+            density: share in which a branch with phases is entered where its condition depends on data.
+            has_other: whether it is one of two branches.
         """
         if not loops.has_phases(body):
             inside = scope.with_condition(condition)
@@ -676,10 +740,12 @@ class KernelReader:
             return None
         if not inside.knows(condition):
             if has_other:
-                share = trips.of_unknown_condition(condition, scope, self.data.density)
-            elif self.data.density is not None:
-                share = Trips((self.data.density,))
-            self._note_data_branch(has_other=has_other)
+                share = trips.of_unknown_condition(condition, scope, density)
+                if not share.largest:
+                    return None
+            elif density is not None:
+                share = Trips((density,))
+            self._note_data_branch(has_other=has_other and density is None)
         if share is None or share.smallest == 1:
             return self.statement(body, inside)
         with self._nested_phase(share, is_loop=self.phase.is_loop):

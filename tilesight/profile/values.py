@@ -124,7 +124,8 @@ class Work:
     # each has a branch to a routine for rare values, so they follow each other
     routine_calls: float = 0.0
     exchange_steps: float = 0.0  # of reductions over threads, each of which waits for the step before
-    selections: float = 0.0  # of `vector_ops`, those that compare or select: fewer lanes do that
+    # of `vector_ops`, those that compare or select, and those of float64: fewer lanes do that
+    selections: float = 0.0
     matrix_in_flight: float = 0.0  # share of `matrix` beside which the warps that issued it go on
 
 

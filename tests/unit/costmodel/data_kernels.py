@@ -211,6 +211,99 @@ def one_of_two(blocks: int, known: int, dim: int, block: int = 64):
     return kernel
 
 
+def row_or_zeros(rows: int, columns: int, block: int = 512, *, zeros_first: bool = False):
+    """Rows in reversed order times their weight; a row without weight gets zeros in a loop of its own."""
+
+    @T.prim_func
+    def kernel(
+        X: T.Tensor((rows, columns), "float32"),
+        Weights: T.Tensor((rows,), "float32"),
+        Y: T.Tensor((rows, columns), "float32"),
+    ):
+        with T.Kernel(rows, threads=128) as b:
+            x = T.alloc_shared((block,), "float32")
+            if zeros_first:
+                if Weights[b] == 0:
+                    for k in T.serial(columns // block):
+                        T.clear(x)
+                        T.copy(x, Y[b, k * block])
+                else:
+                    for k in T.serial(columns // block):
+                        T.copy(X[b, k * block], x)
+                        for i in T.Parallel(block):
+                            Y[b, k * block + i] = x[block - 1 - i] * Weights[b]
+            else:
+                if Weights[b] != 0:
+                    for k in T.serial(columns // block):
+                        T.copy(X[b, k * block], x)
+                        for i in T.Parallel(block):
+                            Y[b, k * block + i] = x[block - 1 - i] * Weights[b]
+                else:
+                    for k in T.serial(columns // block):
+                        T.clear(x)
+                        T.copy(x, Y[b, k * block])
+
+    return kernel
+
+
+def product_or_copy(blocks: int, dim: int, block: int = 64):
+    """A tile times itself again and again, or a copy of another one, as the data of a block say."""
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor((blocks * block, block), "float16"),
+        Flags: T.Tensor((blocks,), "int32"),
+        C: T.Tensor((blocks * block, block), "float32"),
+    ):
+        with T.Kernel(blocks, threads=128) as b:
+            a = T.alloc_shared((block, block), "float16")
+            c = T.alloc_fragment((block, block), "float32")
+            T.clear(c)
+            T.copy(A[b * block, 0], a)
+            if Flags[b] > 0:
+                for _ in T.serial(dim):
+                    T.gemm(a, a, c)
+                    T.sync_threads()
+            else:
+                for i, j in T.Parallel(block, block):
+                    c[i, j] = T.Cast("float32", A[b * block + i, j])
+            T.copy(c, C[b * block, 0])
+
+    return kernel
+
+
+def marked_blocks(rows: int, blocks: int, threads: int = 128, *, counted: bool = False):
+    """Each block adds up the rows that are marked for it; if `counted`, those after its first mark.
+
+    It stages each of them in shared memory.
+    """
+
+    @T.prim_func
+    def kernel(
+        X: T.Tensor((rows, threads), "float32"),
+        Marks: T.Tensor((rows, blocks), "int32"),
+        Y: T.Tensor((blocks, threads), "float32"),
+    ):
+        with T.Kernel(blocks, threads=threads) as b:
+            i = T.get_thread_binding(0)
+            staged = T.alloc_shared((threads,), "float32")
+            total = T.alloc_local((1,), "float32")
+            mark = T.alloc_local((1,), "int32")
+            total[0] = 0
+            mark[0] = 0
+            for row in T.serial(rows):
+                mark[0] = (mark[0] if counted else 0) + Marks[row, b]
+                T.sync_threads()
+                if mark[0] != 0:
+                    staged[i] = X[row, i]
+                T.sync_threads()
+                if mark[0] != 0:
+                    total[0] = total[0] + staged[threads - 1 - i]
+            Y[b, i] = total[0]
+
+    return kernel
+
+
 def own_thread_variable(size: int):
     """A copy whose source binds another variable to the index of a thread."""
 

@@ -32,8 +32,11 @@ def sines_or_cosines(threads=128):
     return main
 
 
-def valid_rows(rows, parts):
-    """Rows of a table, each loaded if its number is valid: whole, or in two parts."""
+def valid_rows(rows, parts, staged=False):
+    """Rows of a table, each loaded if its number is valid: whole, or in two parts.
+
+    With `staged` the numbers are in shared memory.
+    """
 
     @T.prim_func
     def main(
@@ -43,9 +46,13 @@ def valid_rows(rows, parts):
     ):
         with T.Kernel(1024, threads=128) as bx:
             tile = T.alloc_shared((rows, 192), "float32")
+            numbers = T.alloc_shared((128,), "int32")
             tx = T.get_thread_binding()
+            if staged:
+                numbers[tx] = Rows[bx, tx % rows]
+                T.sync_threads()
             for i in T.serial(rows):
-                row = Rows[bx, i]
+                row = numbers[i] if staged else Rows[bx, i]
                 if row >= 0:
                     tile[i, tx] = Table[row, tx]
                     if parts > 1 and tx < 64:
@@ -53,6 +60,43 @@ def valid_rows(rows, parts):
             T.sync_threads()
             for i in T.unroll(rows):
                 Y[bx, i, tx] = tile[i, 127 - tx]
+
+    return main
+
+
+def rows_of_numbers(rows, staged, gathered, steps=1, most=1 << 20, threads=128):
+    """Sums of the rows whose numbers are valid.
+
+    Args:
+        rows: of the table.
+        staged: the numbers that decide are in shared memory.
+        gathered: the numbers are those of the rows; TileLang tests as well whether the row exists.
+        steps: neighbours that a thread adds up of each row.
+        most: numbers from this one on are not valid.
+        threads: threads of a block.
+    """
+
+    @T.prim_func
+    def main(
+        Table: T.Tensor((1 << 16, threads * steps), "float32"),
+        Numbers: T.Tensor((1024, rows), "int32"),
+        Y: T.Tensor((1024, threads), "float32"),
+    ):
+        with T.Kernel(1024, threads=threads) as bx:
+            numbers = T.alloc_shared((rows,), "int32")
+            total = T.alloc_local((1,), "float32")
+            row = T.alloc_local((1,), "int32")
+            tx = T.get_thread_binding()
+            for i in T.serial(rows // threads):
+                numbers[i * threads + tx] = Numbers[bx, i * threads + tx]
+            T.sync_threads()
+            total[0] = 0
+            for i in T.serial(rows):
+                row[0] = numbers[i] if staged else Numbers[bx, i]
+                if row[0] >= 0 and row[0] < most:
+                    for step in T.serial(steps):
+                        total[0] = total[0] + Table[row[0] if gathered else i, tx * steps + step]
+            Y[bx, tx] = total[0]
 
     return main
 
@@ -70,6 +114,35 @@ def marked_rows(rows):
                     Y[row, tx] = 1.0
                     if tx < 64:
                         Y[row, 128 + tx] = 1.0
+
+    return main
+
+
+def normalised_rows(rows, columns, inside, changed=False, threads=128):
+    """Rows divided by the root of a number each, which the loop over the row states or the code before it.
+
+    The loop may change the number.
+    """
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((rows, columns), "float32"),
+        Squares: T.Tensor((rows,), "float32"),
+        Y: T.Tensor((rows, columns), "float32"),
+    ):
+        with T.Kernel(rows, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            square = T.alloc_local((1,), "float32")
+            inverse = T.alloc_local((1,), "float32")
+            square[0] = Squares[bx]
+            inverse[0] = T.rsqrt(square[0])
+            for step in T.serial(columns // threads):
+                if changed:
+                    square[0] = square[0] * 0.5
+                if inside:
+                    Y[bx, step * threads + i] = X[bx, step * threads + i] * T.rsqrt(square[0])
+                else:
+                    Y[bx, step * threads + i] = X[bx, step * threads + i] * inverse[0]
 
     return main
 

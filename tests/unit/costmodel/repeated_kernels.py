@@ -78,6 +78,21 @@ def halves_of_bytes(elements=1024, threads=128):
     return main
 
 
+def words_of_codes(apart, each=16, rows=4096, threads=128):
+    """Each thread takes codes of 3 bits out of the words of its row; `apart`: half of them a bit later."""
+
+    @T.prim_func
+    def main(Words: T.Tensor((rows, 4), "int32"), Y: T.Tensor((each, rows), "int32")):
+        with T.Kernel(rows // threads, threads=threads) as bx:
+            i = T.get_thread_binding()
+            row = bx * threads + i
+            for k in T.unroll(each):
+                bit = k * 3 + (i // 64 if apart else 0)
+                Y[k, row] = (Words[row, bit // 16] >> (bit % 16)) & 7
+
+    return main
+
+
 def first_largest(n=4096, each=32, threads=128):
     """Each thread searches its elements in device memory: the condition and the branch load the same one."""
 

@@ -641,6 +641,51 @@ def held_rows(n, outer, inner, threads=32):
     return main
 
 
+def unrolled_products(n, rows, columns, carried=False, again=False, threads=128):
+    """Each thread multiplies rows of a tile by its own numbers, then adds up the columns.
+
+    Args:
+        n: columns of the tensors.
+        rows, columns: of the tile.
+        carried: the products are added to those of the tile before.
+        again: each product is needed once more, beside the sum of its column.
+        threads: threads of a block.
+    """
+
+    @T.prim_func
+    def main(X: T.Tensor((64 * rows * columns,), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            tile = T.alloc_shared((rows * columns,), "float32")
+            own = T.alloc_local((rows,), "float32")
+            product = T.alloc_local((rows * columns,), "float32")
+            total = T.alloc_local((columns,), "float32")
+            for row in T.unroll(rows):
+                own[row] = Y[bx * threads + i] * row
+            for part in T.serial(64):
+                T.copy(X[part * rows * columns], tile)
+                for row in T.unroll(rows):
+                    for step in T.serial(4):
+                        for column in T.unroll(columns // 4):
+                            at = row * columns + step * (columns // 4) + column
+                            if carried:
+                                product[at] = product[at] * own[row] + tile[at]
+                            else:
+                                product[at] = own[row] * tile[at]
+                for column in T.unroll(columns):
+                    for row in T.unroll(rows):
+                        total[column] = total[column] + product[row * columns + column]
+                    if again:
+                        for row in T.unroll(rows):
+                            total[column] = T.max(
+                                total[column], product[row * columns + column] / total[column]
+                            )
+            for column in T.unroll(columns):
+                Y[bx * threads + i] = total[column]
+
+    return main
+
+
 def serial_rows(rows, columns, guarded, threads=128):
     """Each thread goes over a copy of the whole row, and stores all of it, or its part."""
 
@@ -691,6 +736,19 @@ def narrow_rows(n, threads=64):
             T.sync_threads()
             for e in T.unroll(8):
                 Y[bx * threads + i, e] = staged[i, e]
+
+    return main
+
+
+def values_of(n, dtype, function, threads=128):
+    """Each thread computes a function of one number of the type and adds the number to it."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), dtype), Y: T.Tensor((n,), dtype)):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            at = bx * threads + i
+            Y[at] = function(X[at]) + X[at]
 
     return main
 

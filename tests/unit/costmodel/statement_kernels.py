@@ -131,6 +131,42 @@ def counted(used, threads=128):
     return main
 
 
+def added_up(dtype, places, shared, threads=128):
+    """Each thread adds one to one of the numbers of its block, in device memory or in shared memory."""
+
+    @T.prim_func
+    def main(Y: T.Tensor((1024, places), dtype)):
+        with T.Kernel(1024, threads=threads) as bx:
+            i = T.get_thread_binding()
+            sums = T.alloc_shared((places,), dtype)
+            if shared:
+                T.atomic_add(sums[i % places], T.Cast(dtype, 1))
+                T.sync_threads()
+                if i < places:
+                    Y[bx, i] = sums[i]
+            else:
+                T.atomic_add(Y[bx, i % places], T.Cast(dtype, 1))
+
+    return main
+
+
+def added_where_data_say(threads=128):
+    """Every third thread adds one to a number in shared memory that its datum chooses."""
+
+    @T.prim_func
+    def main(Places: T.Tensor((threads,), "int32"), Y: T.Tensor((1024, 64), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            i = T.get_thread_binding()
+            sums = T.alloc_shared((64,), "float32")
+            if i % 3 == 0:
+                T.atomic_add(sums[Places[i]], 1.0)
+            T.sync_threads()
+            if i < 64:
+                Y[bx, i] = sums[i]
+
+    return main
+
+
 def largest_element(written):
     """Each of 128 threads searches 16 elements for the largest one.
 

@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tilesight.costmodel.analytical.occupancy import occupancy, registers_limit, registers_needed
+from tilesight.costmodel.analytical.occupancy import (
+    TOGETHER_OVERHEAD_REGISTERS,
+    occupancy,
+    registers_limit,
+    registers_needed,
+    registers_taken,
+)
 from tilesight.profile.values import (
     Access,
     KernelProfile,
@@ -83,6 +89,17 @@ def test_what_straight_code_stages_is_gone_when_the_accumulators_are_live() -> N
     before = replace(product, roles=(replace(role, phases=(loads, *role.phases)),))
     assert occupancy(before, H200).registers == occupancy(product, H200).registers < 128
     assert occupancy(staging, H200).registers == 128
+
+
+@pytest.mark.parametrize(("branches", "held"), [(0.0, 68.0), (16.0, 68 / 16), (68 / 6, 68.0)])
+def test_loads_of_branches_that_stay_are_not_held_together(branches: float, held: float) -> None:
+    """A sum of four rows of a table has 68 loads in 16 branches. Loads under predicates are held together."""
+    warps = 4
+    loads = Access(Space.GLOBAL, "t0", False, "ld", 68 * 512.0, 68 * 16.0, 68.0 * warps)
+    work = Work(accesses=(loads,), load_branches=branches * warps)
+    role = Role("all", 32 * warps, (Phase(Trips((1.0,)), work),))
+    straight = replace(block(0, 128), roles=(role,))
+    assert registers_taken(role, straight) == pytest.approx(TOGETHER_OVERHEAD_REGISTERS + held)
 
 
 @pytest.mark.parametrize(("addresses", "ptxas"), [(16, 114), (32, 236)])

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tilesight.costmodel.extract.copy_calls import SWAP_WAVEFRONTS
 from tilesight.costmodel.extract.joined_loads import Functions, widest_joined
 from tilesight.costmodel.extract.kept_branches import HELD_PREDICATES
-from tilesight.profile.values import Space
+from tilesight.profile.values import Access, Space
 
 from .. import fragment_kernels
 from .. import statement_kernels as kernels
@@ -83,6 +84,37 @@ def test_what_nothing_uses_is_not_computed() -> None:
 def test_a_call_that_changes_memory_is_made_though_nothing_uses_its_result(used: bool) -> None:
     (added,) = (a for a in accesses(read(kernels.counted(used)), write=True) if a.mechanism == "atomic")
     assert added.bytes > 0
+
+
+def atomics(dtype: str, places: int, shared: bool) -> Access:
+    profile = read(kernels.added_up(dtype, places, shared))
+    space = Space.SHARED if shared else Space.GLOBAL
+    (found,) = (a for a in accesses(profile, space, write=True) if a.mechanism == "atomic")
+    return found
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_integers_of_a_warp_for_one_address_are_added_up_before(shared: bool) -> None:
+    warps = 4
+    assert atomics("int32", 1, shared).bytes == warps * 4
+    assert atomics("int32", 2, shared).bytes == warps * 32 * 4
+    assert atomics("float32", 1, shared).bytes == warps * 32 * 4
+
+
+@pytest.mark.parametrize(("places", "rounds"), [(1, 32), (8, 4), (128, 1)])
+def test_floats_are_added_in_shared_memory_lane_after_lane(places: int, rounds: int) -> None:
+    """All lanes of a warp compare and swap in each round, and one of those of an address succeeds."""
+    assert atomics("float32", places, True).transactions == 4 * (1 + (rounds - 1) * SWAP_WAVEFRONTS)
+    assert atomics("float32", places, False).transactions < 4 * 8  # device memory adds floats by itself
+
+
+def test_floats_of_places_that_data_choose_are_taken_to_meet_no_other() -> None:
+    (added,) = (
+        a
+        for a in accesses(read(kernels.added_where_data_say()), Space.SHARED, write=True)
+        if a.mechanism == "atomic"
+    )
+    assert 0 < added.transactions < 4 * SWAP_WAVEFRONTS
 
 
 def test_a_branch_with_divisions_waits_for_its_load() -> None:
@@ -209,11 +241,13 @@ def test_copies_of_a_loop_that_stays_a_loop_load_for_themselves() -> None:
     assert [load.bytes for load in loads] == [4 * 128 * 4] * 2  # a column and a factor, for each of four
 
 
-@pytest.mark.parametrize("excluded", [True, False])
-def test_iterations_under_conditions_that_exclude_each_other_share_no_load(excluded: bool) -> None:
-    """A thread has an element of one of four taps, or one element that all taps share."""
+@pytest.mark.parametrize(("excluded", "loads"), [(True, 1), (False, 4)])
+def test_iterations_under_conditions_that_exclude_each_other_share_no_load(
+    excluded: bool, loads: int
+) -> None:
+    """A thread has an element of one of four taps, or of each: machine code divides and loads four times."""
     (load,) = accesses(read(kernels.strided_taps(excluded)))
-    assert load.bytes == 128 * 4
+    assert load.bytes == loads * 128 * 4
 
 
 @pytest.mark.parametrize(("converted", "trips"), [(True, 1 / HELD_PREDICATES), (False, 0.0)])

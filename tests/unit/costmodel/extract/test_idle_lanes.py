@@ -23,6 +23,12 @@ def test_the_lanes_of_several_warps_share_their_loads() -> None:
     assert (load.instructions, load.warp_share) == (16, 2 / 4)
 
 
+@pytest.mark.parametrize(("steps", "bytes_a_step"), [(2, 16), (4, 8), (16, 4)])
+def test_a_short_walk_at_a_place_that_data_chooses_has_a_sector(steps: int, bytes_a_step: float) -> None:
+    walks = [a for a in accesses(read(kernels.rows_of_numbers(512, True, True, steps))) if a.tensor == "t1"]
+    assert [a.step_bytes for a in walks] == [bytes_a_step]
+
+
 def test_two_values_to_choose_from_are_computed_together() -> None:
     assert total(read(kernels.sines_or_cosines()), "special_ops") == 128
 
@@ -32,11 +38,31 @@ def test_loads_at_places_read_from_shared_memory_follow_each_other(staged: bool,
     assert total(read(kernels.gathered_rows(16, staged)), "load_branches") == branches
 
 
-@pytest.mark.parametrize(("parts", "trips"), [(1, 0), (2, 3)])
-def test_a_branch_on_a_loaded_number_waits_for_it_and_for_each_part_behind_it(parts: int, trips: int) -> None:
-    # the compiler makes predicates of a branch with one load
+@pytest.mark.parametrize(("parts", "staged", "trips"), [(1, False, 2), (2, False, 3), (2, True, 2)])
+def test_a_branch_on_a_loaded_number_waits_for_it_and_for_each_part_behind_it(
+    parts: int, staged: bool, trips: int
+) -> None:
+    """Another branch, of the check whether the row exists, is in the branch. Shared memory takes no trip."""
     warps = 128 / 32
-    assert total(read(kernels.valid_rows(64, parts)), "load_branches") == trips * 64 * warps
+    assert total(read(kernels.valid_rows(64, parts, staged)), "load_branches") == trips * 64 * warps
+
+
+@pytest.mark.parametrize(
+    ("staged", "gathered", "trips"),
+    [(False, False, 2 / 8), (False, True, 2), (True, True, 1), (True, False, 0)],
+)
+def test_a_branch_with_another_one_is_kept(staged: bool, gathered: bool, trips: float) -> None:
+    """Each of its loads waits alone, and numbers in shared memory have no trip of their own.
+
+    Of a branch without another one the compiler makes predicates, for 6 of the loads of 8 iterations.
+    """
+    profile = read(kernels.rows_of_numbers(512, staged, gathered))
+    assert total(profile, "load_branches") == trips * 512 * 128 / 32
+
+
+def test_a_check_that_the_branch_implies_is_no_branch() -> None:
+    profile = read(kernels.rows_of_numbers(512, False, True, most=1 << 16))
+    assert total(profile, "load_branches") == 2 / 8 * 512 * 128 / 32
 
 
 def test_stores_behind_a_branch_on_a_loaded_number_wait_for_nothing() -> None:

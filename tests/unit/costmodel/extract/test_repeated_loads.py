@@ -45,6 +45,13 @@ def test_copies_of_a_loop_load_two_halves_of_a_byte_once() -> None:
     assert packed == 1024 / 2 * 128
 
 
+@pytest.mark.parametrize(("apart", "loads"), [(False, 3), (True, 16)])
+def test_addresses_are_equal_only_if_they_are_for_all_threads(apart: bool, loads: int) -> None:
+    """16 codes lie in three words. With a bit that depends on the thread, the compiler cannot know it."""
+    words = [a for a in accesses(read(kernels.words_of_codes(apart))) if not a.write]
+    assert [a.instructions for a in words] == [loads * WARPS]
+
+
 def test_a_branch_has_what_its_condition_loaded() -> None:
     (load,) = accesses(read(kernels.first_largest()))
     assert load.bytes == 128 * 4  # of one iteration

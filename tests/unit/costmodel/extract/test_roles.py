@@ -244,13 +244,18 @@ def test_a_kernel_may_ask_for_several_blocks_on_a_core() -> None:
 
 
 def _order(*events: str) -> LoopOrder:
-    """An iteration of four products: `c` closes a group of copies, a digit waits for all but so many."""
+    """An iteration of products `p` and additions `a`.
+
+    `c` closes a group of copies, a digit waits for all but so many.
+    """
     order = LoopOrder()
     phase = PhaseCounts(Trips((64.0,)), is_loop=True, order=order)
     order.phases.append(phase)
     for event in events:
         if event == "p":
             phase.matrix.append(MatrixWork("mma.m16n8k16", 1, 4096.0))
+        elif event == "a":
+            phase.counts["vector_ops"] += 128
         elif event == "c":
             order.commit_copies()
         else:
@@ -268,6 +273,9 @@ def _order(*events: str) -> LoopOrder:
         ("0ppcppc", 0.0),  # the second group is needed at once
         ("c2ppc2pp", 1.0),  # two groups an iteration
         ("1ppcpp", 1.5),
+        ("a1ppcaapp", 1.5),
+        ("0acaaa", 0.75),  # without products, by what is computed
+        ("0caaaa", 1.0),
         ("cpppp", None),  # nothing waits
         ("0", None),
     ],

@@ -49,6 +49,27 @@ def test_without_inputs_the_sequences_are_taken_as_equally_long() -> None:
     assert any("taken for 20 iterations, as if the data divided its tensors" in note for note in kernel.notes)
 
 
+def test_blocks_differ_in_the_iterations_that_work() -> None:
+    """Of 96 rows each of 8 blocks skips 12 more than the block before; all of them pass the barriers."""
+    marks = (np.arange(96)[:, None] >= 12 * np.arange(8)).astype("int32")
+    kernel = profile(data_kernels.marked_blocks(96, 8), inputs={"Marks": marks})
+    (role,) = kernel.roles
+    working, idle = (
+        [p for p in role.phases if p.is_loop and bool(p.work.vector_ops) == works] for works in (True, False)
+    )
+    assert [p.trips.per_block for p in working] == [tuple(96.0 - 12 * b for b in range(8))]
+    assert [p.trips.per_block for p in idle] == [tuple(12.0 * b for b in range(8))]
+    assert [p.work.block_syncs for p in (*working, *idle)] == [2, 2]
+    assert len({p.pipeline_depth for p in (*working, *idle)}) == 1
+
+
+def test_iterations_whose_scalars_count_stay_one_phase() -> None:
+    marks = np.ones((96, 8), dtype="int32")
+    marks[:, :4] = 0
+    kernel = profile(data_kernels.marked_blocks(96, 8, counted=True), inputs={"Marks": marks})
+    assert [p.trips.per_block for r in kernel.roles for p in r.phases if p.is_loop] == [(96.0,)]
+
+
 def test_a_variable_that_depends_on_data_can_be_stated() -> None:
     kernel = profile(data_kernels.sequences(8, 40960), dims="kv_len=512")
     assert loop_trips(kernel) == (8.0,)
@@ -150,6 +171,26 @@ def test_the_shares_of_two_branches_add_up_to_one(density: float | None, entered
     assert second == pytest.approx([0.0] * 2 + [1 - entered] * 6)
     words = "20% of the cases" if density else "as often as the other one"
     assert any(words in note for note in kernel.notes)
+
+
+@pytest.mark.parametrize("zeros_first", [False, True])
+@pytest.mark.parametrize(("density", "trips"), [(None, [32.0]), (0.75, [24.0, 8.0])])
+def test_the_branch_that_loads_is_entered(
+    density: float | None, trips: list[float], *, zeros_first: bool
+) -> None:
+    """The other one writes zeros to a row without weight, which is rare unless a density says otherwise."""
+    if zeros_first and density is not None:
+        density = 1 - density  # a density is that of the first branch
+    kernel = profile(data_kernels.row_or_zeros(512, 16384, zeros_first=zeros_first), density=density)
+    found = [t for role in kernel.roles for p in role.phases if p.is_loop for t in p.trips.per_block]
+    assert sorted(found, reverse=True) == trips
+    words = "taken as always entered" if density is None else "of the cases"
+    assert any(words in note for note in kernel.notes)
+
+
+def test_a_branch_with_products_is_not_taken_for_an_empty_row() -> None:
+    """It loads nothing, but the other one does: both are entered as often as each other."""
+    assert matrix_trips(profile(data_kernels.product_or_copy(8, 16))) == [8.0]
 
 
 def test_a_table_of_indices_says_where_rows_lie() -> None:

@@ -59,3 +59,13 @@ def test_the_compiler_does_not_know_the_contents_of_a_tensor_that_the_caller_sta
 def test_two_branches_convert_for_themselves() -> None:
     both, one = (total(read(kernels.converted_in_branches(b)), "integer_ops") for b in (True, False))
     assert both - one >= 128 * 8 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("inside", "changed", "functions"), [(False, False, 1), (True, False, 1), (True, True, 64)]
+)
+def test_a_function_of_what_a_loop_does_not_change_is_computed_before_it(
+    inside: bool, changed: bool, functions: int
+) -> None:
+    profile = read(kernels.normalised_rows(64, 128 * 64, inside, changed))
+    assert total(profile, "special_ops") == functions * 128

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tilelang.language as T  # noqa: N812
 
 from tests.unit.costmodel import sample_kernels as kernels
 from tests.unit.costmodel.extract.reading import accesses, read, role, total
@@ -25,6 +26,18 @@ def test_the_operand_of_a_reinterpretation_is_counted() -> None:
     assert total(bits, "integer_ops") == total(value, "integer_ops") > 0
     assert [a.bytes for a in accesses(bits)] == [a.bytes for a in accesses(value)] == [256.0]
     assert total(bits, "convert_ops") == 0  # the bits stay as they are
+
+
+def test_functions_of_float64_are_programs() -> None:
+    """An exponential has no special function. 18 of its 60 instructions are of float64, and the addition."""
+    single, double = (read(kernels.values_of(1 << 14, t, T.exp)) for t in ("float32", "float64"))
+    lanes = 128
+    assert total(double, "vector_ops") == (60 + 1) * lanes > 5 * total(single, "vector_ops")
+    assert (total(double, "special_ops"), total(single, "special_ops")) == (0, lanes)
+    assert total(double, "selections") == (18 + 1) * lanes
+    assert total(single, "selections") == 0
+    quotient = read(kernels.values_of(1 << 14, "float64", lambda x: 1.0 / x))
+    assert (total(quotient, "special_ops"), total(quotient, "vector_ops")) == (lanes, (16 + 1) * lanes)
 
 
 def test_a_short_loop_of_loads_is_unrolled_as_by_the_compiler() -> None:
@@ -141,6 +154,17 @@ def test_a_remainder_that_copies_of_a_loop_know_leaves_an_array_in_registers(
 def test_loops_that_index_an_array_of_more_than_the_registers_are_kept() -> None:
     assert not accesses(read(kernels.held_rows(1 << 12, 4, 32)), Space.LOCAL)
     assert accesses(read(kernels.held_rows(1 << 12, 4, 128)), Space.LOCAL)
+
+
+def test_products_that_are_added_up_at_once_need_no_memory() -> None:
+    """All loops are unrolled: 1,024 products, each of which becomes a multiply-add, unless they are kept."""
+    added, *kept = (
+        read(kernels.unrolled_products(1 << 12, 32, 32, carried, again))
+        for carried, again in ((False, False), (True, False), (False, True))
+    )
+    assert not accesses(added, Space.LOCAL)
+    assert role(added, "all").local_registers < 128  # those of a row of factors and a row of sums
+    assert all(accesses(each, Space.LOCAL) for each in kept)
 
 
 def test_loads_from_local_memory_wait_for_stores_to_another_array() -> None:
