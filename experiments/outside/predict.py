@@ -1,12 +1,15 @@
 """Predict every candidate of a corpus with the shipped model. No GPU needed.
 
     python experiments/outside/predict.py CORPUS --out predictions.csv [--target h200] [--processes 2]
-        [--profiles profiles.jsonl] [--half looked] [--inputs]
+        [--profiles profiles.jsonl] [--half looked] [--inputs] [--lowered FOLDER]
 
 Values of sizes that a kernel takes at run time are given, and with `--inputs` also the integer tensors with
 which the kernel was measured. Worker processes lower and predict; a crash or a
 hang costs one candidate. Rows come in the order of measure.py; candidates that OUT already has are left out.
 `sigma` is the model's one sigma of the logarithm of the time. `--profiles` also keeps the profiles.
+`--lowered` keeps what the candidates were lowered to, some 10 kB each, and reads it in place of lowering them
+again: a change of the reader or of the model is judged on a set in half a minute. Its files are found by the
+code of the lowering, too, so a change of that lowers anew.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import lzma
 import math
 import sys
 import time
@@ -26,8 +30,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from corpus import HALVES, Candidate, Corpus, half_of, in_order  # noqa: E402
 
 if TYPE_CHECKING:
+    from tilesight.lowering.lower import Lowered
     from tilesight.profile.values import KernelProfile
     from tilesight.records.trial import Prediction
+    from tilesight.target.spec import Target
 
 COLUMNS = (
     *("name", "group", "config", "key", "predicted_us", "sigma", "limiting", "unknown_calls", "notes"),
@@ -47,21 +53,42 @@ def preload() -> None:
     foreign_model()
 
 
-def predict(item: tuple[str, Path, Candidate, bool]) -> tuple[dict[str, object], str]:
+def lowered_of(candidate: Candidate, target: Target, corpus: Corpus, kept: Path | None) -> Lowered:
+    """What a candidate is lowered to, from the folder `kept` if it is there; else it is lowered and kept."""
+    import tilelang  # noqa: F401
+    import tvm
+
+    from tilesight.lowering.dynamic import lowering_version
+    from tilesight.lowering.lower import Lowered, lower
+
+    path = kept and kept / f"{candidate.key}-{target.name}-{lowering_version()}.json.xz"
+    if path and path.exists():
+        # saved together, so that the function and its host part have the same variables
+        return Lowered(*tvm.ir.load_json(lzma.decompress(path.read_bytes()).decode()))
+    lowered = lower(corpus.function(candidate), target, candidate.pass_configs, only_read=True)
+    if path:
+        text = tvm.ir.save_json(tvm.runtime.convert([lowered.traced, lowered.host, lowered.device]))
+        path.write_bytes(lzma.compress(text.encode()))
+    return lowered
+
+
+def predict(item: tuple[str, Path, Candidate, bool, Path | None]) -> tuple[dict[str, object], str]:
     """The figures of a row, and the profiles as text. Raises what TileLang or the model raises."""
-    from tilesight.api.foreign_kernel import ForeignKernel, profiles_of
+    from tilesight.api.foreign_kernel import ForeignKernel, call_of, read_lowered
     from tilesight.api.run_time_facts import RunTimeFacts
     from tilesight.costmodel import foreign_model
     from tilesight.profile.codec import profiles_text
     from tilesight.target.spec import load_target
 
     begin = time.perf_counter()
-    target_name, folder, candidate, with_inputs = item
+    target_name, folder, candidate, with_inputs, kept = item
     target = load_target(target_name)
     corpus = Corpus(folder)
-    kernel = ForeignKernel(candidate.name, corpus.function(candidate), candidate.pass_configs)
+    lowered = lowered_of(candidate, target, corpus, kept)
+    kernel = ForeignKernel(candidate.name, lowered.traced, candidate.pass_configs)
     inputs = [corpus.content(argument) for argument in candidate.arguments] if with_inputs else None
-    profiles = profiles_of(kernel, target, RunTimeFacts(dict(candidate.sizes), inputs))
+    call = call_of(kernel, lowered, RunTimeFacts(dict(candidate.sizes), inputs))
+    profiles = tuple(profile for profile, _ in read_lowered(kernel, lowered, target, call))
     found = foreign_model().predict(profiles, target)
     row = figures_of(found, profiles) | {"seconds": f"{time.perf_counter() - begin:.2f}"}
     return row, profiles_text(profiles)
@@ -98,11 +125,14 @@ def main(given: argparse.Namespace) -> None:
     ][: given.most]
     until = time.monotonic() + given.limit
 
-    def items() -> Iterator[tuple[str, Path, Candidate, bool]]:
+    if given.lowered:
+        given.lowered.mkdir(parents=True, exist_ok=True)
+
+    def items() -> Iterator[tuple[str, Path, Candidate, bool, Path | None]]:
         for one in wanted:
             if time.monotonic() > until:
                 return
-            yield given.target, folder, one, given.inputs
+            yield given.target, folder, one, given.inputs, given.lowered and given.lowered.resolve()
 
     profiles = given.profiles.open("a") if given.profiles else None
     count = 0
@@ -145,5 +175,6 @@ if __name__ == "__main__":
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which nothing begins")
     parser.add_argument("--inputs", action="store_true", help="give the integers of the captured calls")
+    parser.add_argument("--lowered", type=Path, help="folder that keeps what candidates are lowered to")
     parser.add_argument("--most", type=int, default=10**9)
     main(parser.parse_args())

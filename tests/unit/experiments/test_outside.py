@@ -6,10 +6,16 @@ import importlib
 import math
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tests.unit.costmodel.sample_kernels import any_rows
+from tilesight.api.foreign_kernel import ForeignKernel, call_of, read_lowered
+from tilesight.api.run_time_facts import RunTimeFacts
+from tilesight.profile.values import KernelProfile
+from tilesight.target.spec import load_target
 
 FOLDER = Path(__file__).resolve().parents[3] / "experiments" / "outside"
 
@@ -17,7 +23,7 @@ FOLDER = Path(__file__).resolve().parents[3] / "experiments" / "outside"
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
-    names = ("corpus", "variants", "evaluate")
+    names = ("corpus", "variants", "evaluate", "predict")
     found = ModuleType("outside")
     for name in names:
         setattr(found, name, importlib.import_module(name))
@@ -92,3 +98,19 @@ def test_the_other_half_is_not_shown_by_mistake(outside: Any, tmp_path: Path) ->
     )
     with pytest.raises(SystemExit, match="--open-the-other-half"):
         outside.evaluate.main(given)
+
+
+def test_what_a_candidate_was_lowered_to_is_kept_and_read_again(outside: Any, tmp_path: Path) -> None:
+    """Also its run-time sizes: the function and its host part have the same variables."""
+    candidate = outside.corpus.Candidate("r/f:k", "r/f:k#1", {}, "", (), {"rows": 640})
+    target, made = load_target("h200"), [any_rows()]
+
+    def profiles() -> tuple[KernelProfile, ...]:
+        corpus = SimpleNamespace(function=lambda _: made.pop())
+        lowered = outside.predict.lowered_of(candidate, target, corpus, tmp_path)
+        kernel = ForeignKernel("k", lowered.traced)
+        call = call_of(kernel, lowered, RunTimeFacts(dict(candidate.sizes)))
+        return tuple(profile for profile, _ in read_lowered(kernel, lowered, target, call))
+
+    assert profiles() == profiles()
+    assert not made
