@@ -526,9 +526,8 @@ def _step_within_sector(scope: Scope, site: AccessSite) -> float:
         step = _step_bytes(scope, site, loop.variable, loop.start)
     except UnevaluableError:
         return 0.0
-    inside = around[around.index(loop) + 1 :]
-    chosen = _choosing(scope, site) - {each.variable for each in inside}
-    if step and chosen & {each.variable for each in around[: around.index(loop)]}:
+    before = around[: around.index(loop)]
+    if step and _choosing(scope, site) & {each.variable for each in before}:
         step = max(step, SECTOR_BYTES / loop.extent)
     return step if step < SECTOR_BYTES else 0.0
 

@@ -87,7 +87,7 @@ FREE = frozenset(
 
 def count_call(context: CountingContext, call: Any, scope: Scope) -> bool:
     """Count the work of `call`. Returns False if its intrinsic is unknown."""
-    name = getattr(call.op, "name", "")
+    name = call_name(call)
     if name in FREE:
         return True
     handler = HANDLERS.get(name)

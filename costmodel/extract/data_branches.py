@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .expressions import call_name, constant, identity, is_scalar, is_shared, loads, variables
-from .kept_branches import HELD_PREDICATES, is_choice
+from .expressions import call_name, constant, identity, is_choice, is_scalar, is_shared, loads, variables
+from .kept_branches import HELD_PREDICATES
 from .loops import BARRIER, calls, contains, is_unrolled, loads_globally
 
 PREDICATED_COPIES = 8  # iterations of a loop that the compiler joins if it makes predicates of a branch in it

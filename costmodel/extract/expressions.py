@@ -186,6 +186,11 @@ def call_name(expression: Any) -> str:
     return str(getattr(getattr(expression, "op", None), "name", ""))
 
 
+def is_choice(value: Any) -> bool:
+    """Whether a value is a choice between two, of which one alone is computed."""
+    return call_name(value) == "tirx.if_then_else"
+
+
 def is_shared(buffer: Any) -> bool:
     """Whether a buffer lies in shared memory."""
     return str(buffer.scope()).startswith("shared")
@@ -319,9 +324,9 @@ def _choice(condition: Any, yes: Any, no: Any, bindings: Bindings) -> Any:
 
 
 def _call(expression: Any, bindings: Bindings) -> Any:
-    name = getattr(expression.op, "name", "")
+    name = call_name(expression)
     arguments = expression.args
-    if name == "tirx.if_then_else":
+    if is_choice(expression):
         condition, yes, no = arguments
         return _choice(condition, yes, no, bindings)
     if name == "tirx.likely":

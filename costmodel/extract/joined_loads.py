@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from .expressions import call_name
 from .loops import calls_routine, visit
 from .patterns import WIDEST_ACCESS_BYTES
 
@@ -32,7 +33,7 @@ def functions_of(node: Any, *, fast_math: bool) -> Functions:
 
     def look(part: Any, kind: str) -> None:
         nonlocal found
-        if kind == "Call" and getattr(part.op, "name", "").rpartition(".")[2] in _LONG:
+        if kind == "Call" and call_name(part).rpartition(".")[2] in _LONG:
             found = Functions.LONG
         elif calls_routine(part, kind):
             found = max(found, Functions.WITH_CALLS)

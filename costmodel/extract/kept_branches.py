@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .element_types import element_type
-from .expressions import call_name, constant, identity, is_power_of_two, is_shared, loads
+from .expressions import constant, identity, is_choice, is_power_of_two, is_shared, loads
 from .index_arithmetic import QUOTIENTS, reciprocal_divisor
 from .loops import contains, is_unrolled, loads_globally, plain_variables, touches_global, visit
 
@@ -285,11 +285,6 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]
     for index in store.indices:
         visit(index, address)
     return contains(store.value, is_guarded) or wrapped >= LEAST_WRAPPED
-
-
-def is_choice(value: Any) -> bool:
-    """Whether a value is a choice between two, of which one alone is computed."""
-    return call_name(value).endswith("if_then_else")
 
 
 def _inside_unrolled(node: Any) -> Any:

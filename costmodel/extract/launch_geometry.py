@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .expressions import call_name
+
 AXES = "xyz"
 
 
@@ -91,7 +93,7 @@ def with_ranks(body: Any, cluster: Sequence[int]) -> Any:
         rank = rank * extent + tirx.floormod(index, extent)
 
     def replace(node: Any) -> Any:
-        return rank if getattr(node.op, "name", "") == "tl.block_rank_in_cluster" else None
+        return rank if call_name(node) == "tl.block_rank_in_cluster" else None
 
     return tirx.stmt_functor.ir_transform(body, None, replace, ["tirx.Call"])
 

@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from .element_types import element_type
-from .expressions import UnevaluableError, constant, evaluate, identity, is_scalar, loads, variables
+from .expressions import (
+    UnevaluableError,
+    call_name,
+    constant,
+    evaluate,
+    identity,
+    is_choice,
+    is_scalar,
+    variables,
+)
 
 BARRIER = "storage_sync"
 ASYNCHRONOUS = (
@@ -62,9 +71,8 @@ def calls(node: Any, names: tuple[str, ...]) -> bool:
     """Whether `node` contains a call whose name includes one of `names`, or a reduction over threads."""
 
     def is_one(part: Any, kind: str) -> bool:
-        name = getattr(part.op, "name", "") if kind == "Call" else ""
-        return any(n in name for n in names) or (
-            name == "tirx.call_extern" and "AllReduce" in str(part.args[0])
+        return _is_call(part, kind, names) or (
+            kind == "Call" and call_name(part) == "tirx.call_extern" and "AllReduce" in str(part.args[0])
         )
 
     return contains(node, is_one)
@@ -72,7 +80,12 @@ def calls(node: Any, names: tuple[str, ...]) -> bool:
 
 def breaks(node: Any) -> bool:
     """Whether `node` contains a call that leaves a loop before its last iteration."""
-    return contains(node, lambda part, kind: kind == "Call" and getattr(part.op, "name", "") in BREAKS)
+    return contains(node, lambda part, kind: kind == "Call" and call_name(part) in BREAKS)
+
+
+def _is_call(part: Any, kind: str, names: tuple[str, ...]) -> bool:
+    """Whether an expression is a call whose name includes one of `names`."""
+    return kind == "Call" and any(name in call_name(part) for name in names)
 
 
 def is_unrolled(node: Any) -> bool:
@@ -147,17 +160,16 @@ def loads_beside_calls(node: Any, is_global: Callable[[Any], bool]) -> bool:
 def loads_globally(node: Any, is_global: Callable[[Any], bool]) -> bool:
     """Whether a statement loads from device memory, element by element or by copies."""
 
-    def copies(part: Any, kind: str) -> bool:
-        name = getattr(part.op, "name", "") if kind == "Call" else ""
-        return any(each in name for each in (*COPIES, "ldg"))
+    def is_load(part: Any, kind: str) -> bool:
+        return _is_call(part, kind, (*COPIES, "ldg")) or (kind == "BufferLoad" and is_global(part.buffer))
 
-    return contains(node, copies) or any(is_global(load.buffer) for load in loads(node))
+    return contains(node, is_load)
 
 
 def calls_routine(part: Any, kind: str) -> bool:
     """Whether an expression is an exact division or square root, which call a routine for rare values."""
     if kind == "Call":
-        return str(getattr(part.op, "name", "")).rpartition(".")[2] == "sqrt"
+        return call_name(part).rpartition(".")[2] == "sqrt"
     return kind == "Div" and element_type(str(part.dtype)).kind == "float"
 
 
@@ -229,7 +241,7 @@ def _loads_of(value: Any, is_global: Callable[[Any], bool], variable: int) -> Bo
         nonlocal loads, selections, guarded
         if kind == "BufferLoad" and is_global(part.buffer):
             loads += 1
-        elif kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else"):
+        elif kind == "Call" and is_choice(part):
             changes = variable in plain_variables(part.args[0])
             guarded = guarded or (changes and touches_global(part, is_global))
             selections += not changes

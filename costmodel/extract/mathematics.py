@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from .expressions import call_name
+
 DOUBLE_BITS = 64
 
 
@@ -165,4 +167,4 @@ MATH_NAMES: Mapping[str, str] = {**{name + "f": function for name, function in _
 
 def math_function(call: Any) -> str | None:
     """The function of `MATH` that a call computes; None for other calls."""
-    return MATH_NAMES.get(str(getattr(call.op, "name", "")).rpartition(".")[2])
+    return MATH_NAMES.get(call_name(call).rpartition(".")[2])

@@ -22,6 +22,7 @@ from ...problem.group_operator import (
     of_rank,
 )
 from ...profile.values import Access, KernelProfile, Space
+from .expressions import call_name
 from .loops import contains, visit
 from .memory import chosen_by_data
 
@@ -92,7 +93,7 @@ def _adding(function: Any) -> bool:
 
     def adds(node: Any, kind: str) -> bool:
         # (descriptor, shared pointer, coordinates..., reduce, eviction)
-        is_store = kind == "Call" and str(getattr(node.op, "name", "")) == "tl.tma_store"
+        is_store = kind == "Call" and call_name(node) == "tl.tma_store"
         return is_store and int(node.args[-2]) == 1
 
     return contains(function.body, adds)

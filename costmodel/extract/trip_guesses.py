@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import UnevaluableError, identity
+from .expressions import UnevaluableError, call_name, identity, is_choice
 from .loops import visit
 from .memory import Memory
 from .scope import Scope
@@ -64,7 +64,7 @@ def typical_value(expression: Any, scope: Scope) -> float | None:
         return _assigned(identity(expression), scope)
     if kind == "Cast":
         return typical_value(expression.value, scope)
-    if kind == "Call" and getattr(expression.op, "name", "") == "tirx.if_then_else":
+    if kind == "Call" and is_choice(expression):
         return typical_value(expression.args[1], scope)
     if kind not in _OPERATIONS:
         return None
@@ -98,7 +98,7 @@ def _bounds(node: Any, scope: Scope, memory: Memory) -> Iterator[float]:
     def look(part: Any, kind: str) -> None:
         if kind == "BufferLoad" and memory.is_global(part.buffer):
             accesses.append((memory.elements(identity(part.buffer.data)), part.indices[0]))
-        elif kind == "Call" and getattr(part.op, "name", "") == "tl.tma_load":
+        elif kind == "Call" and call_name(part) == "tl.tma_load":
             descriptor = memory.descriptor(part.args[0])
             for place, extent in enumerate(descriptor.shape if descriptor is not None else ()):
                 accesses.append((float(extent), part.args[_COORDINATES + place]))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .expressions import UnevaluableError, call_name, constant, evaluate, identity, variables
 from .mathematics import MATH_NAMES
 
 MOST_ITERATIONS = 4096  # of the loops together; beyond that, all elements count as used
@@ -115,7 +115,7 @@ def transformed_buffer(value: Any, counters: frozenset[int] = frozenset()) -> in
         if kind in ("Cast", "Broadcast"):
             return visit(node.value)
         if kind == "Call":
-            name = str(getattr(node.op, "name", "")).partition(".")[2]
+            name = call_name(node).partition(".")[2]
             return (name in MATH_NAMES or name in _BITS) and all(map(visit, node.args))
         if kind in ("FloatImm", "IntImm"):
             return True

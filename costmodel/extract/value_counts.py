@@ -9,7 +9,7 @@ from . import calls, shared_values
 from .accesses import lane_access, repeats_of_load
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
-from .expressions import call_name, identity, is_scalar, is_shared, loads, variables
+from .expressions import call_name, identity, is_choice, is_scalar, is_shared, loads, variables
 from .index_arithmetic import DIVISION_INSTRUCTIONS, count_divisions
 from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division, long_quotients
 from .loops import calls_routine, contains, visit
@@ -295,9 +295,8 @@ def _guards_shared(value: Any) -> bool:
     """
 
     def selects_shared(part: Any, kind: str) -> bool:
-        is_choice = kind == "Call" and getattr(part.op, "name", "") == "tirx.if_then_else"
-        inside = [load for choice in part.args[1:] for load in loads(choice)] if is_choice else []
-        return any(is_shared(load.buffer) for load in inside)
+        choices = part.args[1:] if kind == "Call" and is_choice(part) else ()
+        return any(is_shared(load.buffer) for choice in choices for load in loads(choice))
 
     return contains(value, selects_shared)
 

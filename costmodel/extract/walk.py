@@ -651,19 +651,20 @@ class KernelReader:
             self.phase.counts["shared_branches"] += scope.warp_executions / scope.warp_share * waits
         after = scope
         has_other = node.else_case is not None
-        phases = any(loops.has_phases(body) for body in (node.then_case, node.else_case) if body is not None)
-        chance = self._chance_of_first(node) if phases else None
-        bodies = (
-            (node.then_case, node.condition, chance),
-            (node.else_case, tirx.Not(node.condition), None if chance is None else 1 - chance),
-        )
-        for body, condition, density in bodies if has_other else bodies[:1]:
+        bodies = [node.then_case, node.else_case] if has_other else [node.then_case]
+        phases = [loops.has_phases(body) for body in bodies]
+        chance = self._chance_of_first(node) if any(phases) else None
+        cases = ((node.condition, chance), (tirx.Not(node.condition), None if chance is None else 1 - chance))
+        for body, has_phases, (condition, density) in zip(bodies, phases, cases, strict=False):
             # of two branches, none has the results of the other
             own = replace(scope, apart=identity(body)) if has_other else scope
             # the branch has the values of its condition
-            known = None if loops.has_phases(body) else tested
+            known = None if has_phases else tested
             with self._one_of_branches(condition), self._with_parts(known):
-                inside = self._taken(body, condition, own, density, has_other=has_other)
+                if has_phases:
+                    inside = self._taken(body, condition, own, density, has_other=has_other)
+                else:
+                    inside = self._taken_inline(body, condition, own, has_other=has_other)
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
@@ -703,37 +704,15 @@ class KernelReader:
     def _taken(
         self, body: Any, condition: Any, scope: Scope, density: float | None, *, has_other: bool
     ) -> Scope | None:
-        """Count a branch under a condition. Returns the scope at its end; None if it is never executed.
+        """Count a branch with phases. Returns the scope at its end; None if it is never executed.
 
         Args:
             body: the branch.
             condition: what it stands under.
             scope: the scope before it.
-            density: share in which a branch with phases is entered where its condition depends on data.
+            density: share in which it is entered if its condition depends on data.
             has_other: whether it is one of two branches.
         """
-        if not loops.has_phases(body):
-            inside = scope.with_condition(condition)
-            if (
-                inside is not None
-                and not inside.knows(condition)
-                and loops.calls(body, (*loops.MATRIX, *loops.COPIES))
-            ):
-                self._note_data_branch()
-                inside = inside.in_share_of_warps(1.0 if self.data.density is None else self.data.density)
-            elif inside is not None and not has_other and is_vote(condition, scope.derived):
-                # all threads of the block enter it together, now and then
-                entered = VOTED_SHARE if self.data.density is None else self.data.density
-                inside = inside.in_share_of_warps(entered)
-            if inside is not None and not inside.knows(condition):
-                count_selected_moves(self, body, scope)
-            if inside is None:
-                return None
-            known = shared_values.is_constant(condition, scope)
-            issued_by_all = not (known or has_other) and is_predicated(self, body)
-            times = scope.warps / inside.warps if issued_by_all else 1.0
-            with self.phase.under_predicate(times, self.launch.warp_threads):
-                return self.statement(body, inside)
         share = trips.of_condition(condition, scope)
         inside = scope.with_condition(condition) if share is None else scope.with_given(condition)
         if inside is None or (share is not None and not share.largest):
@@ -749,6 +728,25 @@ class KernelReader:
         if share is None or share.smallest == 1:
             return self.statement(body, inside)
         with self._nested_phase(share, is_loop=self.phase.is_loop):
+            return self.statement(body, inside)
+
+    def _taken_inline(self, body: Any, condition: Any, scope: Scope, *, has_other: bool) -> Scope | None:
+        """Count a branch without phases, within the phase around it; arguments and result as for `_taken`."""
+        inside = scope.with_condition(condition)
+        if inside is None:
+            return None
+        if not inside.knows(condition) and loops.calls(body, (*loops.MATRIX, *loops.COPIES)):
+            self._note_data_branch()
+            inside = inside.in_share_of_warps(1.0 if self.data.density is None else self.data.density)
+        elif not has_other and is_vote(condition, scope.derived):
+            # all threads of the block enter it together, now and then
+            inside = inside.in_share_of_warps(VOTED_SHARE if self.data.density is None else self.data.density)
+        if not inside.knows(condition):
+            count_selected_moves(self, body, scope)
+        known = shared_values.is_constant(condition, scope)
+        issued_by_all = not (known or has_other) and is_predicated(self, body)
+        times = scope.warps / inside.warps if issued_by_all else 1.0
+        with self.phase.under_predicate(times, self.launch.warp_threads):
             return self.statement(body, inside)
 
     def _note_data_branch(self, *, has_other: bool = False) -> None:
