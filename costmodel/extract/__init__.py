@@ -16,7 +16,7 @@ from .cpu_nest import read_nest
 from .descriptors import read_descriptors
 from .expressions import constant, identity, is_scalar
 from .launch_geometry import LaunchGeometry, with_ranks
-from .loops import visit
+from .loops import stored_buffers, visit
 from .mathematics import is_fast
 from .memory import chosen_by_data, parameter_sizes
 from .named_loops import named_loops
@@ -85,10 +85,17 @@ def _readings(
     found: list[tuple[KernelProfile, KernelReader | None]] = []
     for function in functions:
         profile, reader = _read(function, descriptors, sizes, target, data, flags)
+        data = _without_stored(data, function)
         found.append((with_peers(profile, reader.memory.names, function, peers), reader))
     if not found:
         raise ValueError("the lowered module holds no device function: nothing to profile")
     return found
+
+
+def _without_stored(data: RunTimeData, function: Any) -> RunTimeData:
+    """The same, without examples of tensors to which a kernel stores before the next one runs."""
+    stored = {str(p.name) for p in function.params if identity(p) in stored_buffers(function.body)}
+    return replace(data, inputs={name: value for name, value in data.inputs.items() if name not in stored})
 
 
 def _names(function: Any, reader: KernelReader) -> KernelNames:

@@ -623,7 +623,7 @@ def _conflicts(scope: Scope, site: AccessSite, width: int, lanes: int, write: bo
     most = float(lanes) if write or not words_in_bank else min(float(lanes), float(words_in_bank))
     elements = round(site.array_bytes / site.element_bytes)
     each = lanes * SCATTERED_WAVEFRONTS
-    if elements and scope.is_chosen_by_data(site.index):
+    if elements:
         with suppress(UnevaluableError):
             places = scope.with_arbitrary_data().addresses(site.index) % elements
             each = wavefronts((places * site.element_bytes).astype(np.int64)[:, :lanes], width)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import UnevaluableError, call_name, constant, is_scalar, variables
-from .loops import BARRIER, contains, specialises, stored_buffers
+from .expressions import UnevaluableError, call_name, constant, function_of, is_scalar, variables
+from .loops import BARRIER, BREAKS, RETURN, contains, specialises, stored_buffers
 from .scope import Scope
 
-VOTES = ("tl.syncthreads_and", "tl.syncthreads_or", "tl.syncthreads_count")  # barriers of a block
+VOTES = ("syncthreads_and", "syncthreads_or", "syncthreads_count")  # barriers of a block
 # calls that end a thread, a loop, or an iteration of it
-LEAVING = ("tirx.thread_return", "tirx.break_loop", "tl.loop_break", "tirx.continue_loop")
+LEAVING = (RETURN, *BREAKS, "tirx.continue_loop")
 
 
 def elected_group(condition: Any) -> int | None:
@@ -68,24 +68,28 @@ def is_vote(condition: Any, values: Mapping[int, Any]) -> bool:
     """Whether the threads of a block vote on a condition about data; `values` are those of variables."""
 
     def votes(part: Any, _kind: str) -> bool:
-        return call_name(part) in VOTES
+        return function_of(part) in VOTES
 
     stated = [values[variable] for variable in variables(condition) & values.keys()]
     return any(contains(value, votes) for value in (condition, *stated))
 
 
-def condition_of_work(body: Any) -> Any | None:
-    """The condition under which an iteration of a loop with barriers works; None if it always does.
+def condition_of_work(body: Any, *, is_kept: bool) -> Any | None:
+    """The condition under which an iteration of a loop works; None if it always does.
 
     Without it, an iteration computes scalars and passes its barriers. So it does in kernels that go over the
-    blocks of a mask.
+    blocks of a mask. In a loop without barriers the compiler may make predicates of a branch.
+
+    Args:
+        body: what an iteration executes.
+        is_kept: whether it keeps the branch.
     """
     from tvm.ir import structural_equal
 
     parts = list(body.seq) if type(body).__name__ == "SeqStmt" else []
     branches = [part for part in parts if type(part).__name__ == "IfThenElse"]
     others = [part for part in parts if type(part).__name__ != "IfThenElse"]
-    if not branches or not any(map(_is_barrier, others)) or not all(map(_is_idle, others)):
+    if not branches or not (is_kept or any(map(_is_barrier, others))) or not all(map(_is_idle, others)):
         return None
     if any(branch.else_case is not None for branch in branches):
         return None

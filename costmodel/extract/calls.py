@@ -26,7 +26,7 @@ from .copy_calls import (
 )
 from .counting import CountingContext, Handler, count_math, text
 from .exchange_calls import count_exchange
-from .expressions import call_name, constant
+from .expressions import call_name, constant, function_of
 from .imported_source import work_of_call
 from .matrix_calls import ldmatrix, mfma, mma, stmatrix, wgmma
 from .scope import Scope
@@ -207,6 +207,8 @@ def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
     stated = context.stated_work(name)
     if stated is not None:
         context.phase.counts["vector_ops"] += scope.issued_lanes * stated
+    elif function_of(call) in VOTES:
+        _event("block_syncs")(context, call, scope)
     elif name in ONE_INSTRUCTION:
         context.phase.counts["integer_ops"] += scope.issued_lanes
     elif (
@@ -310,7 +312,7 @@ HANDLERS: Mapping[str, Handler] = {
     **{
         f"tl.{name}": _event("block_syncs") for name in ("cluster_sync", "cluster_wait", "sync_grid")
     },
-    **dict.fromkeys(VOTES, _vote),
+    **{f"tl.{name}": _vote for name in VOTES},
     **{f"tl.warp_reduce_{op}": _count("shuffles", 5) for op in ("sum", "max", "min", "bitand", "bitor")},
     **{f"tl.shfl_{kind}_sync": _count("shuffles") for kind in ("up", "down", "xor")},
     "tl.shfl_sync": _count("shuffles"),

@@ -20,6 +20,7 @@ from .scope import Scope
 # Wavefronts of shared memory in whose time a warp makes a round of a loop that compares and swaps. Read off
 # the times of a pruning kernel by others, whose 64 to 256 threads add to one number: 7 to 13 (an H200).
 SWAP_WAVEFRONTS = 12.0
+SWAP_TRIPS = 2  # round trips of such a loop in device memory if it succeeds at once: a load and a swap
 
 
 def tma_load(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -188,7 +189,8 @@ def atomic(context: CountingContext, call: Any, scope: Scope) -> None:
 
     The compiler combines the integers of a warp for one address, and a single lane accesses memory. Shared
     memory has no addition of floats: a loop compares and swaps, and of the lanes of a warp that want one
-    address, one succeeds in each round. Read off machine code (nvcc 13.0).
+    address, one succeeds in each round. A minimum or maximum of floats in device memory is a branch that
+    loads the number, and such a loop. Read off machine code (nvcc 13.0).
     """
     position, site = next(
         ((i, p) for i, a in enumerate(call.args) if (p := context.memory.pointer_site(a)) is not None),
@@ -216,6 +218,9 @@ def atomic(context: CountingContext, call: Any, scope: Scope) -> None:
     if swaps and site.space is Space.SHARED:
         rounds = access.instructions * (lanes_of_address(addresses, active) - 1)
         access = replace(access, transactions=access.transactions + rounds * SWAP_WAVEFRONTS)
+    elif swaps and any(way in call.op.name for way in ("_max_", "_min_")):
+        # the other warps of the block wait for those that swap
+        context.phase.counts["load_branches"] += SWAP_TRIPS * scope.warp_executions / scope.warp_share
     context.phase.accesses.append(access)
     context.add_note(
         "atomics on one address are taken to follow each other a cycle apart; "

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from .tables import Contents
 
+EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 Values = NDArray[Any]
-# keys of bindings that are no variables: buffers with known contents (a mapping), and the lane of a vector
-FILLED, LANE = -2, -3
+# keys of bindings that are no variables: buffers with known contents (a mapping), the lane of a vector, and a
+# function that computes calls: `(expression, bindings) -> value`
+FILLED, LANE, CALLS = -2, -3, -4
 Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, or an array (scenarios, lanes)
 
 
@@ -161,6 +163,20 @@ def evaluate(expression: Any, bindings: Bindings) -> Any:
     return rule(expression, bindings)
 
 
+def wrapped(value: Any, dtype: str) -> Any:
+    """A value as a variable of a type of 32 or 64 bits holds it: whole numbers wrap around."""
+    bits = _WRAPPED.get(dtype)
+    if bits is None or np.asarray(value).dtype.kind not in "iuO":
+        return value
+    least = 0 if dtype.startswith("u") else -(1 << (bits - 1))
+    if isinstance(value, int):
+        return (value - least) % (1 << bits) + least
+    return np.asarray(value).astype(dtype).astype(np.int64)
+
+
+_WRAPPED = {"int32": 32, "uint32": 32, "int64": 64}
+
+
 def constant(expression: Any) -> int | None:
     """The integer value of `expression`, or None if it is not constant.
 
@@ -184,6 +200,14 @@ _COMPOSED = frozenset({"Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max"
 def call_name(expression: Any) -> str:
     """The name of the intrinsic that an expression calls; "" if it is no call of one."""
     return str(getattr(getattr(expression, "op", None), "name", ""))
+
+
+def function_of(call: Any) -> str:
+    """The name of what an expression calls, without namespaces and underscores: of a device function, too."""
+    name = call_name(call)
+    if name in EXTERN:
+        name = str(call.args[0].value).partition("<")[0].rpartition("::")[2]
+    return name.rpartition(".")[2].strip("_")
 
 
 def is_choice(value: Any) -> bool:
@@ -241,14 +265,15 @@ def _variable(expression: Any, bindings: Bindings) -> Any:
         raise UnevaluableError(expression.name) from None
 
 
+def is_single(buffer: Any) -> bool:
+    """Whether `buffer` has one element."""
+    return all(constant(extent) == 1 for extent in buffer.shape)
+
+
 def is_scalar(buffer: Any) -> bool:
     """Whether `buffer` is one integer in the registers of each thread, and so acts as a variable."""
-    scope, shape = str(buffer.scope()), buffer.shape
-    return (
-        scope in ("local", "local.var")
-        and str(buffer.dtype) in _WHOLE_NUMBERS
-        and all(constant(extent) == 1 for extent in shape)
-    )
+    is_own = str(buffer.scope()) in ("local", "local.var")
+    return is_own and str(buffer.dtype) in _WHOLE_NUMBERS and is_single(buffer)
 
 
 _WHOLE_NUMBERS = ("int32", "uint32", "int64", "uint64", "bool")
@@ -304,12 +329,12 @@ def _cast(expression: Any, bindings: Bindings) -> Any:
     return np.asarray(value).astype(np.int64) if str(expression.dtype).startswith(("int", "uint")) else value
 
 
-def _truncated_division(a: Any, b: Any) -> Any:
-    return (
-        np.trunc(a / b).astype(np.int64)
-        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray)
-        else int(a / b)
-    )
+def _division(expression: Any, bindings: Bindings) -> Any:
+    """A division, which is truncated for whole numbers."""
+    quotient = _QUOTIENT(expression, bindings)
+    if "float" in str(expression.dtype):
+        return quotient
+    return np.trunc(quotient).astype(np.int64) if hasattr(quotient, "dtype") else int(quotient)
 
 
 def _choice(condition: Any, yes: Any, no: Any, bindings: Bindings) -> Any:
@@ -332,10 +357,26 @@ def _call(expression: Any, bindings: Bindings) -> Any:
     if name == "tirx.likely":
         return evaluate(arguments[0], bindings)
     if name in _INTEGER_CALLS:
-        return _INTEGER_CALLS[name](*(np.asarray(evaluate(a, bindings), dtype=np.int64) for a in arguments))
+        try:
+            numbers = [np.asarray(evaluate(part, bindings), dtype=np.int64) for part in arguments]
+        except OverflowError:
+            raise UnevaluableError("a number of more than 64 bits") from None
+        return _INTEGER_CALLS[name](*numbers)
+    if isinstance(bindings, ArbitraryData) and function_of(expression) in _SAME_FOR_A_WARP:
+        value = np.asarray(evaluate(arguments[-1], bindings))
+        return value[:, :1] if value.ndim > 1 else value  # that of one lane stands for what all get
+    if CALLS in bindings:
+        return bindings[CALLS](expression, bindings)
     raise UnevaluableError(name)
 
 
+# functions whose result all lanes of a warp have; the last argument is what a lane says
+_SAME_FOR_A_WARP = frozenset(
+    [
+        *(f"warp_reduce_{operation}" for operation in ("sum", "max", "min", "bitand", "bitor")),
+        *("any_sync", "all_sync", "ballot_sync", "syncthreads_and", "syncthreads_or", "syncthreads_count"),
+    ]
+)
 _INTEGER_CALLS: Mapping[str, Callable[..., Any]] = {
     "tirx.bitwise_and": np.bitwise_and,
     "tirx.bitwise_or": np.bitwise_or,
@@ -344,6 +385,8 @@ _INTEGER_CALLS: Mapping[str, Callable[..., Any]] = {
     "tirx.shift_left": np.left_shift,
     "tirx.shift_right": np.right_shift,
 }
+
+_QUOTIENT = _binary(lambda a, b: a / b)
 
 _RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
     "IntImm": lambda e, _: int(e.value),
@@ -355,7 +398,7 @@ _RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
     "Mul": _binary(lambda a, b: a * b),
     "FloorDiv": _binary(lambda a, b: a // b),
     "FloorMod": _binary(lambda a, b: a % b),
-    "Div": _binary(_truncated_division),
+    "Div": _division,
     "Mod": _binary(lambda a, b: np.fmod(a, b)),
     "Min": _binary(np.minimum),
     "Max": _binary(np.maximum),

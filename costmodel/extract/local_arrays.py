@@ -6,7 +6,8 @@ or if the unrolled loop would have more than MOST_STEPS instructions. Source: th
 reports for 580 public kernels of an outside set, of which 60 have such loops: loops of up to 128 iterations
 or 1,536 instructions are unrolled; those of 512 iterations, or of 4 with 2,560 instructions, are not. Nor
 does it unroll loops that together index an array of more elements than a thread has registers, unless the
-source requests that (33 nested loops over arrays of 8 to 1,024 elements, nvcc 13.0).
+source requests that (33 nested loops over arrays of 8 to 1,024 elements, nvcc 13.0). No unrolling makes an
+index constant that derives from data, or from the number of the thread or block.
 
 It unrolls a kept loop in part, by a power of two. An index that a loop changes only by the remainder of its
 variable is then a constant in each copy. Source: stack frames of 100 loops (nvcc 13.0, sm_90a; 64 to 4,096
@@ -24,12 +25,12 @@ load a quarter to a half as many spilled words as there are elements, which is n
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from .element_types import element_type
-from .expressions import constant, identity, is_power_of_two, loads, variables
+from .expressions import constant, identity, is_power_of_two, is_single, loads, variables
 from .loops import ASYNCHRONOUS, MATRIX, calls, contains, is_unrolled, stored_buffers, visit
 from .mathematics import MATH, math_function
 
@@ -40,6 +41,7 @@ ANY_REMAINDER, EVEN_REMAINDER, SMALL_REMAINDER = 4, 8, 16
 # Instructions of copies of an iteration in a kept loop (LLVM's default for unrolling in part), and copies
 # beyond which no more neighbours are joined: 16 bytes.
 JOINED_STEPS, MOST_JOINED = 150.0, 16
+RUN_TIME_JOINED = 4  # of a loop whose iterations are known at run time
 SMALL_STEPS = 8  # instructions of an iteration whose copies for SMALL_REMAINDER are unrolled
 
 
@@ -68,9 +70,60 @@ def arrays_in_local_memory(function: Any) -> LocalMemory:
     """The local arrays of a device function that lie in local memory."""
     found: dict[int, bool] = {}
     _collect(function.body, _Around(), found)
+    found.update(dict.fromkeys(_arrays_indexed_by_data(function), False))
     spilled = frozenset(array for array, spilled in found.items() if spilled)
     summed = frozenset(array for array in spilled if _is_summed_at_once(function.body, array))
     return LocalMemory(frozenset(found) - summed, spilled - summed, summed)
+
+
+def _arrays_indexed_by_data(function: Any) -> frozenset[int]:
+    """The local arrays with an index that derives from data, parameters or the place of a thread or block."""
+    indexed: list[tuple[int, set[int]]] = []  # by access to a local array: its index's variables
+    sources: dict[int, set[int]] = {}  # of loop variables, bound variables and local buffers
+
+    def collect(node: Any, conditions: set[int]) -> None:
+        """Read a statement under conditions with the given variables, from which what it stores derives."""
+        kind = type(node).__name__
+        if kind in ("BufferStore", "Bind"):
+            target = node.buffer.data if kind == "BufferStore" else node.var
+            if kind == "Bind" or _is_local(node.buffer):
+                sources.setdefault(identity(target), set()).update(variables(node.value), conditions)
+        elif kind == "For":
+            sources[identity(node.loop_var)] = variables(node.min)
+        elif kind in ("IfThenElse", "While"):
+            conditions = conditions | variables(node.condition)
+        for part in node.seq if kind == "SeqStmt" else _parts(node):
+            collect(part, conditions)
+
+    def look(part: Any, kind: str) -> None:
+        if kind in ("BufferLoad", "BufferStore") and _is_local(part.buffer) and not is_single(part.buffer):
+            indexed.append((identity(part.buffer.data), variables(part.indices[0])))
+
+    visit(function.body, look)
+    if not indexed:
+        return frozenset()
+    collect(function.body, set())
+    known = _not_derived(sources)
+    return frozenset(array for array, index in indexed if not index <= known)
+
+
+def _not_derived(sources: Mapping[int, Set[int]]) -> set[int]:
+    """The variables that derive from none but each other, through any number of steps."""
+    known, before = set(sources), None
+    while known != before:
+        before = known
+        known = {variable for variable in known if sources[variable] <= known}
+    return known
+
+
+def _parts(node: Any) -> list[Any]:
+    """The statements within a loop, branch or attribute."""
+    parts = (getattr(node, name, None) for name in ("body", "then_case", "else_case"))
+    return [part for part in parts if part is not None]
+
+
+def _is_local(buffer: Any) -> bool:
+    return str(buffer.scope()).startswith("local")
 
 
 def _is_summed_at_once(node: Any, array: int) -> bool:
@@ -123,8 +176,7 @@ def _adds_up(node: Any, array: int) -> bool:
     outside = contains(
         node,
         lambda part, kind: (
-            kind == "Evaluate"
-            or (kind in ("BufferLoad", "BufferStore") and not str(part.buffer.scope()).startswith("local"))
+            kind == "Evaluate" or (kind in ("BufferLoad", "BufferStore") and not _is_local(part.buffer))
         ),
     )
     guard = node.condition if type(node).__name__ == "IfThenElse" else None
@@ -195,7 +247,7 @@ def _collect_indexed(node: Any, around: _Around, found: dict[int, bool]) -> None
         return
 
     def look(part: Any, kind: str) -> None:
-        if kind not in ("BufferLoad", "BufferStore") or not str(part.buffer.scope()).startswith("local"):
+        if kind not in ("BufferLoad", "BufferStore") or not _is_local(part.buffer):
             return
         index, array = part.indices[0], identity(part.buffer.data)
         if _is_changed(index, around.kept):
@@ -255,16 +307,18 @@ def is_kept(loop: Any, outer: frozenset[int]) -> bool:
 
 
 def copied_iterations(loop: Any) -> int:
-    """Iterations of a constant loop that follow each other in the machine code, if it is unrolled in part.
+    """Iterations of a loop that follow each other in the machine code, if it is unrolled in part.
 
-    Loads of neighbours are joined in them. They are a power of two that divides the iterations.
+    Loads of neighbours are joined in them. They are a power of two that divides the iterations of a constant
+    loop. Of a loop with another number of iterations there are up to four, and what is left over is done one
+    by one: read off the machine code of a rasterizer by others (nvcc 13.0).
     """
     extent = constant(loop.extent)
-    if extent is None or constant(loop.min) is None or calls(loop.body, (*ASYNCHRONOUS, *MATRIX)):
+    if constant(loop.min) is None or calls(loop.body, (*ASYNCHRONOUS, *MATRIX)):
         return 1
-    most = min(MOST_JOINED, JOINED_STEPS / max(1.0, _steps(loop.body)))
+    most = min(MOST_JOINED if extent else RUN_TIME_JOINED, JOINED_STEPS / max(1.0, _steps(loop.body)))
     count = 1
-    while count * 2 <= most and extent % (count * 2) == 0:
+    while count * 2 <= most and (extent or 0) % (count * 2) == 0:
         count *= 2
     return count
 

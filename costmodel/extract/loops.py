@@ -37,6 +37,7 @@ GLOBAL = ("ldg", "stg", "atomic")
 SPECIALISING = ("set_max_nreg", "mbarrier_wait", "ptx_arrive_barrier")
 SPECIALISED = "warp_specialize"  # the attribute by which T.ws marks its branches
 COPIES = ("tma_load", "cp_async")
+RETURN = "tirx.thread_return"
 BREAKS = ("tl.loop_break", "tirx.break_loop")
 # nvcc unrolls constant loops of up to about SHORT iterations completely if nothing in them synchronises. If
 # such a loop loads from device memory, it must also be small, counted in elements that a thread stores to
@@ -81,6 +82,11 @@ def calls(node: Any, names: tuple[str, ...]) -> bool:
 def breaks(node: Any) -> bool:
     """Whether `node` contains a call that leaves a loop before its last iteration."""
     return contains(node, lambda part, kind: kind == "Call" and call_name(part) in BREAKS)
+
+
+def ends_early(node: Any) -> bool:
+    """Whether the body of a loop contains a call that leaves the loop or ends the thread."""
+    return contains(node, lambda part, kind: kind == "Call" and call_name(part) in (*BREAKS, RETURN))
 
 
 def _is_call(part: Any, kind: str, names: tuple[str, ...]) -> bool:
@@ -208,6 +214,8 @@ def body_of(node: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
         found = _loads_of(node.value, is_global, variable)
         lanes = 0 if is_global(node.buffer) else element_type(str(node.value.dtype)).lanes
         return replace(found, elements=float(lanes))
+    if kind == "Bind":
+        return _loads_of(node.value, is_global, variable)
     return body_of(node.body, is_global, variable) if hasattr(node, "body") else Body()
 
 

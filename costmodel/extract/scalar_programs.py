@@ -22,6 +22,7 @@ from .expressions import (
     identity,
     is_scalar,
     variables,
+    wrapped,
 )
 from .loops import BREAKS, breaks, stored_buffers, visit
 
@@ -154,7 +155,7 @@ class ProgramRun:
 
     def assign(self, key: int, value: Any, mask: Any) -> None:
         try:
-            new = evaluate(value, self._bindings())
+            new = wrapped(evaluate(value, self._bindings()), str(getattr(value, "dtype", "")))
         except UnevaluableError:
             if np.any(mask):
                 self.known.pop(key, None)

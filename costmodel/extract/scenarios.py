@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -290,8 +291,13 @@ class Scenarios:
         }
 
     def _rebind(self, bindings: dict[int, Any]) -> None:
+        """Give the bound variables their values. Some are known in part of the samples only."""
         for variable, value in self.bound:
-            if value is None:
+            known = None
+            if value is not None:
+                with suppress(UnevaluableError):
+                    known = evaluate(value, bindings)
+            if known is None:
                 bindings.pop(variable, None)
             else:
-                bindings[variable] = evaluate(value, bindings)
+                bindings[variable] = known

@@ -344,6 +344,10 @@ class Scope(Scenarios):
         """The scope that only a share of the warps reaches."""
         return replace(self, warps=self.warps * share)
 
+    def in_share_of_lanes(self, share: float) -> Scope:
+        """The scope that only a share of the lanes reaches, in the warps that do."""
+        return replace(self, lanes=self.lanes * share)
+
     def in_share_of_iterations(self, share: float) -> Scope:
         """The scope of a statement that the compiler keeps in a share of the iterations around it."""
         return self if share == 1 else replace(self, times=self.times * share, kept=self.kept * share)

@@ -19,25 +19,30 @@ from .scope import Scope
 _UNIFORM_COPIES = 2.0  # uses of a condition from which on the compiler branches instead of selecting
 
 
-def new_lanes(context: CountingContext, node: Any, scope: Scope) -> float:
+def new_lanes(context: CountingContext, node: Any, scope: Scope, *, in_branch: bool = False) -> float:
     """Lane executions of `node` that no earlier statement of the phase or copy of it has computed.
 
     Args:
         context: the state of the reader.
-        node: a comparison of indices, or a conversion of values in registers.
+        node: a comparison of indices, or a conversion or function of values in registers.
         scope: where it stands.
+        in_branch: whether it stays in the branches around it.
     """
     key = _key(context, node, scope)
-    lanes = scope.issued_lanes / copies(node, scope)
+    lanes = scope.issued_lanes / copies(node, scope, in_branch=in_branch)
     computed = context.phase.computed
     found = max(0.0, lanes - computed.get(key, 0.0))
     computed[key] = max(lanes, computed.get(key, 0.0))
     return found
 
 
-def copies(node: Any, scope: Scope) -> float:
-    """Iterations of the loops within the phase that repeat `node` with the same operands."""
+def copies(node: Any, scope: Scope, *, in_branch: bool = False) -> float:
+    """Iterations of the loops within the phase that repeat `node` with the same operands.
+
+    If it stays in the branches around it, they repeat it under the same conditions as well.
+    """
     depends, read = scope.depends_on(node), variables(node)
+    depends |= scope.reached_by if in_branch else frozenset()
     return math.prod(
         max(1.0, loop.extent)
         for loop in scope.loops

@@ -9,7 +9,7 @@ from . import calls, shared_values
 from .accesses import lane_access, repeats_of_load
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
-from .expressions import call_name, identity, is_choice, is_scalar, is_shared, loads, variables
+from .expressions import call_name, identity, is_choice, is_scalar, is_shared, is_single, loads, variables
 from .index_arithmetic import DIVISION_INSTRUCTIONS, count_divisions
 from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division, long_quotients
 from .loops import calls_routine, contains, visit
@@ -92,6 +92,8 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
             count_function(context, function, lanes * share, operands.bits)
             _count_routine(context, node, scope, share)
     elif operands.kind == "float":
+        if _is_of_indices(node, scope):
+            lanes = _lanes_of_indices(context, node, scope) * max(dtype.lanes, operands.lanes)
         # two 16-bit elements of a vector share an instruction
         lanes *= 0.5 if operands.bits == 16 and operands.lanes > 1 else 1
         context.phase.counts["vector_ops"] += lanes
@@ -105,11 +107,18 @@ def _new_share(context: CountingContext, function: Any, scope: Scope) -> float:
     """Share of the lanes for which no earlier statement or copy of it computed a function of registers.
 
     Copies of an unrolled loop and iterations of other loops share a function of what none of them changes,
-    such as the inverse deviation of a row by which all its elements are multiplied.
+    such as the inverse deviation of a row by which all its elements are multiplied. A branch on what they
+    change keeps its functions, but for exact divisions of single numbers. Read off the machine code of 16
+    kernels (nvcc 13.0), and of a convolution by others with the divisions of array elements.
     """
     if not all(context.memory.is_in_registers(load.buffer) for load in loads(function)):
         return 1.0
-    new = shared_values.new_lanes(context, function, scope) / scope.issued_lanes
+    stays = (
+        context.fast_math
+        or type(function).__name__ != "Div"
+        or not all(is_single(load.buffer) for load in loads(function))
+    )
+    new = shared_values.new_lanes(context, function, scope, in_branch=stays) / scope.issued_lanes
     return new / shared_values.iterations(function, scope)
 
 
@@ -153,7 +162,11 @@ def _cast(context: CountingContext, node: Any, scope: Scope) -> None:
     in_registers = type(node.value).__name__ == "BufferLoad" and context.memory.is_in_registers(
         node.value.buffer
     )
-    computed = shared_values.new_lanes(context, node, scope) if in_registers else scope.issued_lanes
+    computed = scope.issued_lanes
+    if in_registers:
+        computed = shared_values.new_lanes(context, node, scope)
+    elif _is_of_indices(node, scope):
+        computed = _lanes_of_indices(context, node, scope)
     lanes = computed * into.lanes / repeats_of_value(context, node.value, scope)
     counts = context.phase.counts
     if (
@@ -352,6 +365,29 @@ def _register_stores(context: CountingContext, statement: Any) -> list[Any] | No
         return None if None in parts else [store for part in parts for store in part or ()]
     is_store = kind == "BufferStore" and context.memory.is_in_registers(statement.buffer)
     return [statement] if is_store else None
+
+
+def _lanes_of_indices(context: CountingContext, node: Any, scope: Scope) -> float:
+    """Lane executions of a value of indices alone; 0 if it is computed before the loop of the phase.
+
+    The compiler computes the coordinates of a pixel once, before the loops that do not change them. Read off
+    the machine code of a rasterizer by others (nvcc 13.0).
+    """
+    if shared_values.iterations(node, scope) > 1:
+        return 0.0
+    return shared_values.new_lanes(context, node, scope)
+
+
+def _is_of_indices(node: Any, scope: Scope) -> bool:
+    """Whether a value derives from the indices of blocks, threads and loops alone."""
+    kind = type(node).__name__
+    if kind == "Var":
+        return identity(node) in scope.pattern
+    if kind == "Cast":
+        return _is_of_indices(node.value, scope)
+    if hasattr(node, "a") and hasattr(node, "b"):
+        return _is_of_indices(node.a, scope) and _is_of_indices(node.b, scope)
+    return kind in ("IntImm", "FloatImm")
 
 
 def _is_index(node: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from .data_branches import trips_behind_branches
 from .dead_values import DeadValues, dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
+from .execution import Entered, Executed, execute
 from .expressions import Alias, UnevaluableError, call_name, constant, identity, is_scalar, loads
 from .filled_buffers import fills_of
 from .joined_loads import Functions, functions_of
@@ -30,6 +32,7 @@ from .memory import Memory
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
 from .roles import RoleCounts, roles_of
+from .routine_trips import trips_between_routines
 from .scalar_programs import LoopState, ScalarProgram, ScalarResult, turns_of
 from .scope import Scope
 from .shared_memory_order import (
@@ -52,6 +55,23 @@ WAITS = ("load_branches", "divided_addresses", "local_waits")  # of the loads of
 UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
 # operations per executing thread that an unknown call is charged
 UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """One of the branches of a condition.
+
+    Attributes:
+        body: its statement.
+        condition: what it stands under.
+        density: share in which it is entered if its condition depends on data; None: not known.
+        entered: the same by an execution on the example inputs.
+    """
+
+    body: Any
+    condition: Any
+    density: float | None
+    entered: Entered | None
 
 
 @dataclass
@@ -80,6 +100,8 @@ class KernelReader:
     _role: RoleCounts = field(init=False)
     _guessed: dict[str, float] = field(default_factory=dict)  # iterations, by the text of a loop's extent
     _turns: dict[int, float] = field(default_factory=dict)  # of loops that known data ends, by identity
+    _function: Any = None
+    _found_execution: Executed | None = None  # of the function, once a loop or a branch needs it
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
     _parts: ValueNumbers | None = None  # of the current value; None between values
@@ -88,6 +110,7 @@ class KernelReader:
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
+        self._function = function
         local = arrays_in_local_memory(function)
         self.memory = Memory(
             self.descriptors,
@@ -267,9 +290,9 @@ class KernelReader:
         if kind in ("AllocBuffer", "DeclBuffer"):
             self.memory.declare(node.buffer)
         elif kind == "For":
-            return self._executed(node, scope, self._loop(node, scope))
+            return self._with_known_results(node, scope, self._loop(node, scope))
         elif kind == "IfThenElse":
-            return self._executed(node, scope, self._branch(node, scope))
+            return self._with_known_results(node, scope, self._branch(node, scope))
         elif kind == "BufferStore":
             with self._loading_indices_once():
                 return self._store(node, scope)
@@ -281,12 +304,12 @@ class KernelReader:
             for buffer in loops.stored_buffers(node):
                 self.memory.note_store(buffer)
         elif kind == "While":
-            return self._executed(node, scope, self._repeat(node, scope))
+            return self._with_known_results(node, scope, self._repeat(node, scope))
         elif kind != "AssertStmt":
             self.count_unknown(f"statement {kind}", scope)
         return scope
 
-    def _executed(self, node: Any, before: Scope, after: Scope) -> Scope:
+    def _with_known_results(self, node: Any, before: Scope, after: Scope) -> Scope:
         """The scope after a loop or branch, with the values that known data gives to local scalars.
 
         Args:
@@ -295,7 +318,7 @@ class KernelReader:
             after: the scope at its end, in which scalars that it stores to may be unknown.
         """
         changed = dict.fromkeys(v for v, _ in after.bound[len(before.bound) :] if v in self._scalars)
-        if not self.memory.tables or not any(after.is_unknown(scalar) for scalar in changed):
+        if not any(after.is_unknown(scalar) for scalar in changed):
             return after
         return _with_results(before, ScalarProgram(node), changed) or after
 
@@ -375,21 +398,21 @@ class KernelReader:
             branch = kept_branches.KeptBranch(trips_behind_branches(node, is_global))
             inline = branch.trips < 1.0 and loops.is_short(node, is_global)
         local_waits = waits_for_local_memory(node, self.memory.in_local_memory)
-        may_break = loops.breaks(node.body)
-        turns = self._known_turns(node, scope) if may_break else None
-        if may_break and turns is None:
-            self.add_note("a loop may end early: all its iterations are charged")
+        turns = self._known_turns(node, scope) if loops.breaks(node.body) else None
+        share = self._executed_share(node) if loops.ends_early(node.body) and turns is None else 1.0
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
-            extents, longest = self._trips(node, scope) if turns is None else (Trips((turns,)), 0.0)
+            extents, longest = self._trips(node, scope, share) if turns is None else (Trips((turns,)), 0.0)
             unrolled_by = loads_in_flight.unrolled_by(node, is_global, self.memory.is_constant)
             with (
                 self._nested_phase(extents, unrolled_by=unrolled_by),
                 self._live.loop(),
             ):
                 unrolled = loops.is_unrolled(node)
-                if branch.divided or branch.trips > (1 if unrolled else 0):
+                behind_branch = bool(branch.divided) or branch.trips > (1 if unrolled else 0)
+                if behind_branch:
                     self._count_kept(branch, scope, 1.0)
                 self._count_local_waits(scope, local_waits)
+                self._count_trips_between_routines(node, scope)
                 return self._body(
                     node,
                     scope,
@@ -398,10 +421,11 @@ class KernelReader:
                     as_phase=True,
                     together=unrolled_by,
                     longest=longest,
+                    behind_branch=behind_branch,
                 )
         extent, longest = constant(node.extent) if turns is None else None, 0.0
         if turns is None:
-            extents, longest = self._trips(node, scope)
+            extents, longest = self._trips(node, scope, share)
             turns = extents.mean
         if turns <= 0:
             return scope
@@ -429,6 +453,14 @@ class KernelReader:
     def _count_kept(self, branch: kept_branches.KeptBranch, scope: Scope, times: float) -> None:
         self.phase.counts["load_branches"] += scope.warp_executions * times * branch.trips
         self.phase.counts["divided_addresses"] += scope.warp_executions * times * branch.divided
+
+    def _count_trips_between_routines(self, loop: Any, scope: Scope) -> None:
+        """Count the round trips of an iteration whose loads stand between calls of routines."""
+        trips = 0.0
+        if not self.fast_math:
+            trips = trips_between_routines(loop, self.memory.is_global, copied_iterations(loop))
+        if trips:
+            self.phase.counts["load_branches"] += scope.warp_executions * trips
 
     def _count_local_waits(self, scope: Scope, waits: float) -> None:
         if waits:
@@ -462,10 +494,12 @@ class KernelReader:
         as_phase: bool,
         together: int = 1,
         longest: float = 0.0,
+        behind_branch: bool = False,
     ) -> Scope:
         """Count the body of a loop. Returns the scope after the loop.
 
-        The keywords are those of `Scope.with_loop`.
+        The keywords are those of `Scope.with_loop`, but for `behind_branch`: whether its iterations wait for
+        loads behind a branch that the compiler keeps.
 
         A start that is not constant, such as one that depends on the block, is kept as an expression.
         """
@@ -512,7 +546,8 @@ class KernelReader:
                 inner = inner.with_binding(scalar, counter[0] + step * counter[1])
             else:  # its start is unknown, but it numbers the slots of a ring buffer in turn
                 inner = inner.with_binding(scalar, step * counter[1])
-        result, turns = self._iteration(node.body, known or inner, as_phase=as_phase), constant(node.extent)
+        start_of_turn, turns = known or inner, constant(node.extent)
+        result = self._iteration(node.body, start_of_turn, as_phase=as_phase, behind_branch=behind_branch)
         counted = (
             {}
             if turns is None
@@ -523,14 +558,17 @@ class KernelReader:
             after = after.with_binding(scalar, load + (turns or 0) * each)
         return after
 
-    def _iteration(self, body: Any, scope: Scope, *, as_phase: bool) -> Scope:
+    def _iteration(self, body: Any, scope: Scope, *, as_phase: bool, behind_branch: bool) -> Scope:
         """Count an iteration of a loop, as two phases if blocks differ in how many of their iterations work.
 
+        So are those of a loop that waits behind a branch which the compiler keeps, also if blocks are equal.
         Copies that a loop issues ahead are in one order, so a loop with such copies stays one phase.
         """
         from tvm import tirx
 
-        condition = condition_of_work(body) if as_phase and not loops.calls(body, loops.COPIES) else None
+        if not as_phase or loops.calls(body, loops.COPIES):
+            return self.statement(body, scope)
+        condition = condition_of_work(body, is_kept=behind_branch)
         if condition is None:
             return self.statement(body, scope)
         known = scope
@@ -543,7 +581,7 @@ class KernelReader:
             elif type(part).__name__ == "Bind":
                 known = known.with_binding(identity(part.var), part.value)
         working = trips.of_condition(condition, known)
-        if working is None or working.smallest == working.largest:
+        if working is None or (working.smallest == working.largest and not behind_branch):
             return self.statement(body, scope)
         idle = Trips(tuple(1.0 - share for share in working.per_block), working.axes)
         waits = {name: self.phase.counts.pop(name, 0.0) for name in WAITS}
@@ -560,6 +598,8 @@ class KernelReader:
     def _repeat(self, node: Any, scope: Scope) -> Scope:
         """Count a while loop. The values that it stores to local scalars are unknown afterwards."""
         turns = self._known_turns(node, scope)
+        if turns is None:
+            turns = self._execution.turns.get(identity(node))
         if turns is None:
             self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
             turns = UNKNOWN_TRIPS
@@ -597,30 +637,69 @@ class KernelReader:
                 return None
         return self._turns.get(identity(node))
 
-    def _trips(self, node: Any, scope: Scope) -> tuple[Trips, float]:
-        """The iterations of a loop, as `trips.of_extent` returns them; a guess if they depend on data."""
-        try:
-            return trips.of_extent(node.extent, scope)
-        except UnevaluableError as reason:
-            # a producer's loop tells what the consumer's loop, which reads no tensor, is taken for
-            key = str(node.extent)
-            typical = typical_value(node.extent, scope)
-            if typical is not None and typical >= 1:
-                self.notes.append(
-                    f"a loop's extent depends on {reason}: taken for {typical:.4g} iterations, the mean by "
-                    "the given data"
+    @property
+    def _execution(self) -> Executed:
+        """What an execution on the example inputs shows of the loops and branches that data decide."""
+        if self._found_execution is None:
+            found = execute(self._function, self.launch, self.data.inputs)
+            if found.blocks:
+                self.add_note(
+                    f"how far loops and branches go was found by executing {found.blocks} of "
+                    f"{math.prod(self.launch.grid)} blocks on the example inputs"
                 )
-                return Trips((typical,)), 0.0
-            guess = guessed_trips(node, scope, self.memory) or self._guessed.get(key)
-            if guess is not None:
-                self._guessed[key] = guess
-            taken = (
-                f"{UNKNOWN_TRIPS:g} iterations"
-                if guess is None
-                else f"{guess:.4g} iterations, as if the data divided its tensors evenly"
+            self._found_execution = found
+        return self._found_execution
+
+    def _executed_share(self, loop: Any) -> float:
+        """Share of its iterations that a loop makes before data end it; all of them if that is not known."""
+        share = self._execution.shares.get(identity(loop))
+        if share is None:
+            self.add_note("a loop may end early: all its iterations are charged")
+        return 1.0 if share is None else share
+
+    def _trips(self, node: Any, scope: Scope, share: float = 1.0) -> tuple[Trips, float]:
+        """The iterations of a loop, as `trips.of_extent` returns them; a guess if they depend on data.
+
+        Args:
+            node: the loop.
+            scope: the scope around it.
+            share: of its iterations, which it makes before it ends early.
+        """
+        executed = None
+        if share < 1 and scope.depends_on(node.extent) & self.launch.thread_variables:
+            executed = self._execution.turns.get(identity(node))  # the threads of a warp differ
+        try:
+            if executed is None:
+                found, longest = trips.of_extent(node.extent, scope)
+                return trips.product(Trips((share,)), found, self.launch.grid), longest * share
+        except UnevaluableError as reason:
+            unknown = str(reason)
+            executed = self._execution.turns.get(identity(node))
+        if executed is not None:
+            return Trips((executed,)), 0.0
+        return self._guessed_trips(node, scope, unknown)
+
+    def _guessed_trips(self, node: Any, scope: Scope, unknown: str) -> tuple[Trips, float]:
+        """The iterations of a loop whose extent depends on `unknown` data."""
+        # a producer's loop tells what the consumer's loop, which reads no tensor, is taken for
+        key = str(node.extent)
+        typical = typical_value(node.extent, scope)
+        if typical is not None and typical >= 1:
+            self.notes.append(
+                f"a loop's extent depends on {unknown}: taken for {typical:.4g} iterations, the mean by "
+                "the given data"
             )
-            self.notes.append(f"a loop's extent depends on {reason}: taken for {taken}")
-            return Trips((guess or UNKNOWN_TRIPS,)), 0.0
+            return Trips((typical,)), 0.0
+        guess = guessed_trips(node, scope, self.memory) or self._guessed.get(key)
+        if guess is not None:
+            self._guessed[key] = guess
+        taken = (
+            f"{UNKNOWN_TRIPS:g} iterations"
+            if guess is None
+            else f"{guess:.4g} iterations, as if the data divided its tensors evenly"
+        )
+        self.notes.append(f"a loop's extent depends on {unknown}: taken for {taken}")
+        return Trips((guess or UNKNOWN_TRIPS,)), 0.0
 
     # --- branches -------------------------------------------------------------------------------------------
 
@@ -651,20 +730,25 @@ class KernelReader:
             self.phase.counts["shared_branches"] += scope.warp_executions / scope.warp_share * waits
         after = scope
         has_other = node.else_case is not None
-        bodies = [node.then_case, node.else_case] if has_other else [node.then_case]
-        phases = [loops.has_phases(body) for body in bodies]
-        chance = self._chance_of_first(node) if any(phases) else None
-        cases = ((node.condition, chance), (tirx.Not(node.condition), None if chance is None else 1 - chance))
-        for body, has_phases, (condition, density) in zip(bodies, phases, cases, strict=False):
+        chance = self._chance_of_first(node) if loops.has_phases(node) else None
+        entered: tuple[Entered | None, Entered | None] = (None, None)
+        if scope.is_data(node.condition):
+            entered = self._execution.branches.get(identity(node.then_case), entered)
+        branches = [_Branch(node.then_case, node.condition, chance, entered[0])]
+        if has_other:
+            other = None if chance is None else 1 - chance
+            branches.append(_Branch(node.else_case, tirx.Not(node.condition), other, entered[1]))
+        for branch in branches:
+            has_phases = loops.has_phases(branch.body)
             # of two branches, none has the results of the other
-            own = replace(scope, apart=identity(body)) if has_other else scope
+            own = replace(scope, apart=identity(branch.body)) if has_other else scope
             # the branch has the values of its condition
             known = None if has_phases else tested
-            with self._one_of_branches(condition), self._with_parts(known):
+            with self._one_of_branches(branch.condition), self._with_parts(known):
                 if has_phases:
-                    inside = self._taken(body, condition, own, density, has_other=has_other)
+                    inside = self._taken(branch, own, has_other=has_other)
                 else:
-                    inside = self._taken_inline(body, condition, own, has_other=has_other)
+                    inside = self._taken_inline(branch, own, has_other=has_other)
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
@@ -701,23 +785,24 @@ class KernelReader:
         with around:
             yield
 
-    def _taken(
-        self, body: Any, condition: Any, scope: Scope, density: float | None, *, has_other: bool
-    ) -> Scope | None:
+    def _taken(self, branch: _Branch, scope: Scope, *, has_other: bool) -> Scope | None:
         """Count a branch with phases. Returns the scope at its end; None if it is never executed.
 
         Args:
-            body: the branch.
-            condition: what it stands under.
+            branch: the branch.
             scope: the scope before it.
-            density: share in which it is entered if its condition depends on data.
             has_other: whether it is one of two branches.
         """
+        condition, density, entered = branch.condition, branch.density, branch.entered
         share = trips.of_condition(condition, scope)
         inside = scope.with_condition(condition) if share is None else scope.with_given(condition)
         if inside is None or (share is not None and not share.largest):
             return None
-        if not inside.knows(condition):
+        if not inside.knows(condition) and entered is not None:
+            if not entered.warps:
+                return None
+            share, inside = Trips((entered.warps,)), inside.in_share_of_lanes(entered.lanes)
+        elif not inside.knows(condition):
             if has_other:
                 share = trips.of_unknown_condition(condition, scope, density)
                 if not share.largest:
@@ -726,16 +811,19 @@ class KernelReader:
                 share = Trips((density,))
             self._note_data_branch(has_other=has_other and density is None)
         if share is None or share.smallest == 1:
-            return self.statement(body, inside)
+            return self.statement(branch.body, inside)
         with self._nested_phase(share, is_loop=self.phase.is_loop):
-            return self.statement(body, inside)
+            return self.statement(branch.body, inside)
 
-    def _taken_inline(self, body: Any, condition: Any, scope: Scope, *, has_other: bool) -> Scope | None:
+    def _taken_inline(self, branch: _Branch, scope: Scope, *, has_other: bool) -> Scope | None:
         """Count a branch without phases, within the phase around it; arguments and result as for `_taken`."""
+        body, condition, entered = branch.body, branch.condition, branch.entered
         inside = scope.with_condition(condition)
-        if inside is None:
+        if inside is None or (entered is not None and not entered.warps):
             return None
-        if not inside.knows(condition) and loops.calls(body, (*loops.MATRIX, *loops.COPIES)):
+        if entered is not None:
+            inside = inside.in_share_of_warps(entered.warps).in_share_of_lanes(entered.lanes)
+        elif not inside.knows(condition) and loops.calls(body, (*loops.MATRIX, *loops.COPIES)):
             self._note_data_branch()
             inside = inside.in_share_of_warps(1.0 if self.data.density is None else self.data.density)
         elif not has_other and is_vote(condition, scope.derived):

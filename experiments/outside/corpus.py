@@ -16,6 +16,7 @@ import lzma
 import math
 import random
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HALVES = ("looked", "unopened")
+SPREAD = 0.5  # standard deviation of random floating-point values
 MOST_CONTENT_BYTES = 400_000  # compressed; a larger tensor is drawn again between its smallest and largest
 
 
@@ -48,6 +50,20 @@ class Argument:
     value: int | float | None = None
     content: str = ""
     strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Floating-point numbers of the distribution that is measured, which are drawn if somebody reads them."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        import numpy as np
+
+        generator = np.random.default_rng(zlib.crc32(self.name.encode()))
+        return (SPREAD * generator.standard_normal(self.shape, dtype=np.float32)).astype(dtype or np.float32)
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,13 @@ class Corpus:
             drawn = np.random.default_rng(0).integers(low, max(high, low + 1), argument.shape)
             return drawn.astype(argument.dtype)
         return None
+
+    def example(self, argument: Argument) -> NDArray[Any] | Drawn | None:
+        """An example of an argument, as it was measured; None for numbers, and floats with strides."""
+        is_float = argument.dtype.startswith(("float", "bfloat")) and argument.strides is None
+        if argument.shape is not None and is_float and bits_of(argument.dtype) >= 8:
+            return Drawn(argument.name, argument.shape)
+        return self.content(argument)
 
     def add(self, candidate: Candidate) -> None:
         with (self.folder / "index.jsonl").open("a", encoding="utf-8") as file:

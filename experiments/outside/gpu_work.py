@@ -13,9 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from corpus import Argument, Candidate, Corpus, bits_of
+from corpus import SPREAD, Argument, Candidate, Corpus, bits_of
 
-SPREAD = 0.5  # standard deviation of random floating-point values
 SAME_BYTES = {  # types for which torch lacks functions
     "uint16": "int16",
     "uint32": "int32",

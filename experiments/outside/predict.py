@@ -4,8 +4,9 @@
         [--profiles profiles.jsonl] [--half looked] [--inputs] [--lowered FOLDER]
 
 Values of sizes that a kernel takes at run time are given, and with `--inputs` also the integer tensors with
-which the kernel was measured. Worker processes lower and predict; a crash or a
-hang costs one candidate. Rows come in the order of measure.py; candidates that OUT already has are left out.
+which the kernel was measured, and floating-point tensors of the same distribution. Worker processes lower and
+predict; a crash or a hang costs one candidate. Rows come in the order of measure.py; candidates that OUT
+already has are left out.
 `sigma` is the model's one sigma of the logarithm of the time. `--profiles` also keeps the profiles.
 `--lowered` keeps what the candidates were lowered to, some 10 kB each, and reads it in place of lowering them
 again: a change of the reader or of the model is judged on a set in half a minute. Its files are found by the
@@ -86,7 +87,7 @@ def predict(item: tuple[str, Path, Candidate, bool, Path | None]) -> tuple[dict[
     corpus = Corpus(folder)
     lowered = lowered_of(candidate, target, corpus, kept)
     kernel = ForeignKernel(candidate.name, lowered.traced, candidate.pass_configs)
-    inputs = [corpus.content(argument) for argument in candidate.arguments] if with_inputs else None
+    inputs = [corpus.example(argument) for argument in candidate.arguments] if with_inputs else None
     call = call_of(kernel, lowered, RunTimeFacts(dict(candidate.sizes), inputs))
     profiles = tuple(profile for profile, _ in read_lowered(kernel, lowered, target, call))
     found = foreign_model().predict(profiles, target)
@@ -174,7 +175,7 @@ if __name__ == "__main__":
     parser.add_argument("--profiles", type=Path)
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which nothing begins")
-    parser.add_argument("--inputs", action="store_true", help="give the integers of the captured calls")
+    parser.add_argument("--inputs", action="store_true", help="give the tensors of the captured calls")
     parser.add_argument("--lowered", type=Path, help="folder that keeps what candidates are lowered to")
     parser.add_argument("--most", type=int, default=10**9)
     main(parser.parse_args())

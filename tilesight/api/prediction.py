@@ -36,7 +36,8 @@ def predict(
             (`{"N": 4096}`).
         inputs: Example inputs of a call: arrays (NumPy, torch, lists) by name, or the arguments in order,
             None for those that do not matter. Trip counts, branches and addresses that depend on integer
-            tensors are evaluated on them; run-time sizes follow from their shapes.
+            tensors are evaluated on them. If a kernel computes from its tensors how far loops and branches
+            go, some of its blocks are executed on them. Run-time sizes follow from their shapes.
         density: Share of the branches on data around copies or matrix work that are taken, in 0 .. 1, where
             `inputs` do not tell; None: every such branch counts as taken.
         calls: Operations per thread of one call of a device function (`T.call_extern`), by the function's

@@ -102,6 +102,7 @@ def facts_of_call(
     stated = {dim: _whole(name, dim, value, least.get(dim, LEAST_NUMBER)) for dim, value in given.items()}
     sizes = {dim: value for dim, value in stated.items() if dim in wanted}
     contents: dict[str, NDArray[Any]] = {}
+    inputs: dict[str, Any] = {}
     for parameter, value in _by_parameter(name, prim_func, facts.inputs):
         buffer = prim_func.buffer_map.get(parameter)
         if buffer is None:
@@ -113,6 +114,7 @@ def facts_of_call(
         _read_strides(name, buffer, value, sizes)
         if (content := _integers(name, tensor, str(buffer.dtype), value)) is not None:
             contents[tensor] = content
+        inputs[tensor] = value
     for buffer in prim_func.buffer_map.values():
         _fill_strides(buffer, sizes)
     missing = [size for size in wanted if size not in sizes and size in needed]
@@ -124,7 +126,7 @@ def facts_of_call(
         )
     values = {dim: value for dim, value in stated.items() if dim not in wanted}
     costs = facts.costs(name, called_functions(prim_func)) if facts.calls else {}
-    return CallFacts(sizes, RunTimeData(contents, values, facts.density, costs))
+    return CallFacts(sizes, RunTimeData(contents, values, facts.density, costs, inputs))
 
 
 def called_functions(prim_func: Any) -> list[str]:
@@ -222,7 +224,7 @@ def _agree(name: str, sizes: dict[str, int], dim: str, value: int) -> None:
 
 
 def _integers(name: str, tensor: str, dtype: str, value: Any) -> NDArray[Any] | None:
-    """The contents of an integer or bool tensor; None for others, whose values change no amount of work."""
+    """The contents of an integer or bool tensor; None for others."""
     if not dtype.startswith(("int", "uint", "bool")) or dtype.startswith(("int4", "uint4")):
         return None
     host = value.detach().cpu() if hasattr(value, "detach") else value

@@ -21,12 +21,15 @@ class RunTimeData:
             unknown.
         calls: Operations per thread of one call of a device function, by the function's name
             (`function_name`).
+        inputs: All example tensors (NumPy, torch), by the name of the parameter. If data decides a loop or a
+            branch in another way, the kernel is executed on them in some blocks.
     """
 
     contents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, int] = field(default_factory=dict)
     density: float | None = None
     calls: Mapping[str, float] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def function_name(called: str) -> str:

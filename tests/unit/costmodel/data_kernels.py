@@ -381,3 +381,24 @@ def split_rows():
             Y[bx, tx] = total[0]
 
     return main
+
+
+def compressed(parts, threads=128):
+    """Copies the parts of a row that a mask chooses, one after another, without a barrier."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((8, parts, threads), "float32"),
+        Mask: T.Tensor((8, parts), "int8"),
+        Y: T.Tensor((8, parts, threads), "float32"),
+    ):
+        with T.Kernel(8, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            count = T.alloc_var("int32")
+            count = 0
+            for k in T.serial(parts):
+                if Mask[bx, k] > 0:
+                    Y[bx, count, tx] = T.if_then_else(count * 4 + tx // 32 < 4 * parts - 9, X[bx, k, tx], 0.0)
+                    count = count + 1
+
+    return main

@@ -445,3 +445,139 @@ def first_copies(count, copies=16, n=4096, threads=128):
             Y[bx * threads + i] = total[0]
 
     return main
+
+
+def chosen_elements(chooses, n=4096, each=8, threads=128):
+    """Each thread stores its elements in another order, which data choose or the number of the element."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((n, each), "float32"),
+        Order: T.Tensor((n, each), "int8"),
+        Y: T.Tensor((n, each), "float32"),
+    ):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            row = bx * threads + T.get_thread_binding()
+            values = T.alloc_local((each,), "float32")
+            place = T.alloc_var("int32")
+            for i in T.serial(each):
+                values[i] = X[row, i]
+            for i in T.serial(each):
+                place = each - 1 - i
+                if chooses:
+                    place = T.if_then_else(Order[row, i] > 0, i, place)
+                Y[row, i] = values[place]
+
+    return main
+
+
+def tiles_below_the_diagonal(tiles, tile=128):
+    """Sums of two rows of tiles each; a loop finds the row and the column of a block by its number."""
+
+    @T.prim_func
+    def main(X: T.Tensor((tiles, tile), "float32"), Y: T.Tensor((tiles, tiles, tile), "float32")):
+        with T.Kernel(tiles * (tiles + 1) // 2, threads=tile) as bx:
+            tx = T.get_thread_binding()
+            row = T.alloc_var("int32")
+            column = T.alloc_var("int32")
+            row = 0
+            column = bx
+            for r in T.serial(tiles):
+                if column > r:
+                    column = column - r - 1
+                    row = row + 1
+            Y[row, column, tx] = X[row, tx] + X[column, tx]
+
+    return main
+
+
+def largest_of_columns(dtype, smallest=False, rows=64, threads=128):
+    """Each block takes the extremes of columns over several rows, in device memory."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, threads), dtype), Y: T.Tensor((threads,), dtype)):
+        with T.Kernel(rows // 4, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            for i in T.unroll(4):
+                if smallest:
+                    T.atomic_min(Y[tx], X[bx * 4 + i, tx])
+                else:
+                    T.atomic_max(Y[tx], X[bx * 4 + i, tx])
+
+    return main
+
+
+def steps_with_quotients(divisions, late, steps=128, n=4096, threads=128):
+    """A chain of steps that divide; the second number of a step is used at its end if it is `late`."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((steps, n), "float32"), Z: T.Tensor((steps, n), "float32"), Y: T.Tensor((n,), "float32")
+    ):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            at = bx * threads + T.get_thread_binding()
+            state = T.alloc_local((1,), "float32")
+            second = T.alloc_local((1,), "float32")
+            state[0] = 1.0
+            for step in T.serial(steps):
+                second[0] = Z[step, at]
+                state[0] = state[0] + X[step, at]
+                if not late:
+                    state[0] = state[0] + second[0]
+                for _ in T.unroll(divisions):
+                    state[0] = T.exp(state[0]) / (state[0] + 2.0)
+                if late:
+                    state[0] = state[0] + second[0]
+            Y[at] = state[0]
+
+    return main
+
+
+def shares_of_the_largest(divided, n=4096, each=16, threads=128):
+    """Each thread divides among its largest elements: a number, an element of an array, or none."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n, each), "float32"), Y: T.Tensor((n, each), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            row = bx * threads + T.get_thread_binding()
+            values = T.alloc_local((each,), "float32")
+            most = T.alloc_local((1,), "float32")
+            most[0] = 0.0
+            for i in T.unroll(each):
+                values[i] = X[row, i]
+                most[0] = T.max(most[0], values[i])
+            for i in T.unroll(each):
+                if values[i] == most[0]:
+                    if divided == "number":
+                        Y[row, i] = 1.0 / most[0]
+                    elif divided == "element":
+                        Y[row, i] = values[0] / most[0]
+                    else:
+                        Y[row, i] = T.sqrt(most[0])
+
+    return main
+
+
+def filtered(bound, taps=11, n=4096, threads=128):
+    """Sums of products over a window, whose factors are bound to a variable or stand in the sums."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n + taps, taps), "float32"), Y: T.Tensor((n, 5), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            at = bx * threads + T.get_thread_binding()
+            sums = T.alloc_local((5,), "float32")
+            for s in T.unroll(5):
+                sums[s] = 0.0
+            for ky in T.serial(taps):
+                for kx in T.serial(taps):
+                    if bound:
+                        factor = X[at + ky, kx]
+                        for s in T.unroll(5):
+                            sums[s] = sums[s] * 0.5 + factor
+                    else:
+                        for s in T.unroll(5):
+                            sums[s] = sums[s] * 0.5 + X[at + ky, kx]
+            for s in T.unroll(5):
+                Y[at, s] = sums[s]
+
+    return main

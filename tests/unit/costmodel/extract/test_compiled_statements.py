@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tilesight.costmodel.extract.copy_calls import SWAP_WAVEFRONTS
+from tilesight.costmodel.extract.copy_calls import SWAP_TRIPS, SWAP_WAVEFRONTS
 from tilesight.costmodel.extract.joined_loads import Functions, widest_joined
 from tilesight.costmodel.extract.kept_branches import HELD_PREDICATES
 from tilesight.profile.values import Access, Space
@@ -267,3 +267,58 @@ def test_a_condition_on_an_unrolled_counter_is_no_branch() -> None:
     """Of 16 copies of an iteration, the compiler keeps those for which the condition holds."""
     executed = total(read(kernels.first_copies(4)), "vector_ops")
     assert executed == pytest.approx(4 * 128, rel=0.05)  # iterations are sampled
+
+
+def test_an_array_whose_index_derives_from_data_lies_in_local_memory() -> None:
+    """Both places are constants in each copy of the loop, but data choose one of them."""
+    chosen, reversed_ = (read(kernels.chosen_elements(chooses)) for chooses in (True, False))
+    assert [a.bytes for a in accesses(chosen, Space.LOCAL)] == [128 * 8 * 4]
+    assert [a.bytes for a in accesses(chosen, Space.LOCAL, write=True)] == [128 * 8 * 4]
+    assert not accesses(reversed_, Space.LOCAL)
+
+
+def test_a_loop_over_numbers_tells_the_tiles_of_a_block() -> None:
+    """Blocks of a row of tiles share one of their operands, which a loop without data finds."""
+    tiles = 16
+    loads = accesses(read(kernels.tiles_below_the_diagonal(tiles)))
+    assert len(loads) == 2
+    for load in loads:
+        assert len(set(load.tile_ids)) == tiles
+        assert len(load.tile_ids) == tiles * (tiles + 1) // 2
+
+
+@pytest.mark.parametrize("smallest", [False, True])
+def test_extremes_of_floats_in_device_memory_load_and_swap(smallest: bool) -> None:
+    warps = 128 / 32
+    floats, numbers = (read(kernels.largest_of_columns(t, smallest)) for t in ("float32", "int32"))
+    assert total(floats, "load_branches") == SWAP_TRIPS * 4 * warps
+    assert total(numbers, "load_branches") == 0
+
+
+@pytest.mark.parametrize(
+    ("divisions", "late", "trips"),
+    [(0, True, 0), (1, False, 1), (4, True, 1.5), (16, True, 2), (16, False, 1)],
+)
+def test_loads_stay_behind_the_exact_divisions_before_their_use(
+    divisions: int, late: bool, trips: float
+) -> None:
+    """With four divisions two copies of a step follow each other."""
+    exact, fast = (
+        read(kernels.steps_with_quotients(divisions, late), flags=flags)
+        for flags in ((), ("--use_fast_math",))
+    )
+    warps = 128 / 32
+    assert total(exact, "load_branches") == warps * 128 * trips
+    assert total(fast, "load_branches") == 0
+
+
+@pytest.mark.parametrize(("divided", "copies"), [("number", 1), ("element", 16), ("root", 16)])
+def test_branches_keep_their_functions(divided: str, copies: int) -> None:
+    profile = read(kernels.shares_of_the_largest(divided))
+    assert total(profile, "routine_calls") == copies * 128 / 32
+
+
+def test_loads_that_are_bound_to_variables_keep_a_loop_as_others_do() -> None:
+    for bound in (True, False):
+        (loop,) = [p for p in role(read(kernels.filtered(bound)), "all").phases if p.is_loop]
+        assert loop.trips.mean == 11

@@ -10,7 +10,10 @@ import pytest
 from tests.unit.costmodel import data_kernels, gather_kernels
 from tilesight.api.foreign_kernel import ForeignKernel, profiles_of
 from tilesight.api.run_time_facts import RunTimeFacts
+from tilesight.costmodel.extract import read_profiles
 from tilesight.errors import InputError, WorkloadError
+from tilesight.lowering.lower import lower
+from tilesight.problem.run_time_data import RunTimeData
 from tilesight.profile.values import KernelProfile, Space
 from tilesight.target.spec import load_target
 
@@ -134,9 +137,13 @@ def test_page_numbers_that_go_through_shared_memory_are_known() -> None:
 def test_unknown_places_of_a_known_table_have_its_mean() -> None:
     """A buffer with one unknown element stays unknown when the kernel stores a known one to it."""
     given = {"Counts": np.array([3, 1, 16, 8], dtype="int32"), "Order": np.arange(4, dtype="int32")}
-    kernel = profile(data_kernels.searched(4, 16), inputs=given)
+    function = data_kernels.searched(4, 16)
+    (kernel,) = read_profiles(lower(function, H100, only_read=True), H100, RunTimeData(contents=given))
     assert loop_trips(kernel) == (7.0,)
     assert any("taken for 7 iterations, the mean by the given data" in note for note in kernel.notes)
+    executed = profile(function, inputs=given)
+    assert loop_trips(executed) == (7.0,)
+    assert any("was found by executing 4 of 4 blocks" in note for note in executed.notes)
     without = profile(data_kernels.searched(4, 16))
     assert loop_trips(without) == (16.0,)
     assert any("as if the data divided its tensors evenly" in note for note in without.notes)
@@ -303,3 +310,13 @@ def test_a_selection_divides_by_a_run_time_number_before_it_loads() -> None:
         for role in profile(data_kernels.split_rows(), dims={"parts": 8}).roles
     }
     assert branches == 4 * 128 / 32
+
+
+def test_iterations_that_a_mask_leaves_out_do_not_wait_for_loads() -> None:
+    """The compiler keeps the branch, so an iteration without work loads its part of the mask alone."""
+    mask = np.zeros((8, 64), dtype="int8")
+    mask[:, :16] = 1
+    (only,) = profile(data_kernels.compressed(64), inputs=[None, mask]).roles
+    idle, working = (p for p in only.phases if p.is_loop and p.trips.largest)
+    assert (idle.trips.mean, working.trips.mean) == (48, 16)
+    assert (idle.work.load_branches, working.work.load_branches > 0) == (0, True)
