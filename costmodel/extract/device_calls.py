@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .counting import text
+from .exchange_calls import REDUCTION
 from .expressions import EXTERN, UnevaluableError, call_name, function_of, is_choice
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -54,15 +56,16 @@ _CONSTANTS = {"infinity": np.inf}
 _POINTERS = ("tvm_access_ptr", "type_annotation", "address_of")  # to workspaces: nothing is evaluated
 _LANES = ("get_lane_idx", "get_warp_idx")
 _BITS = {"float16": 16, "int16": 16, "uint16": 16, "float32": 32, "int32": 32, "uint32": 32}
-_REDUCTION = re.compile(r"AllReduce<tl::(Sum|Max|Min)Op, *(\d+), *(\d+)")
-_REDUCTIONS = {"Sum": np.sum, "Max": np.max, "Min": np.min}
+_REDUCTIONS = {"tl::SumOp": np.sum, "tl::MaxOp": np.max, "tl::MinOp": np.min}
+_KNOWN = frozenset(
+    (*_FUNCTIONS, *_EVALUATED, *_BLOCK_VOTES, *_WARP_FUNCTIONS, *_LANES, *_EXCHANGES, *_CONSTANTS, *_POINTERS)
+)
 
 
 def is_computed(call: Any) -> bool:
     """Whether `called`, or `evaluate` itself, knows a call."""
     name = function_of(call)
-    known = (*_FUNCTIONS, *_EVALUATED, *_BLOCK_VOTES, *_WARP_FUNCTIONS, *_LANES, *_EXCHANGES, *_CONSTANTS)
-    if name in (*known, *_POINTERS) or name.removesuffix("f") in _FUNCTIONS:
+    if name in _KNOWN or name.removesuffix("f") in _FUNCTIONS:
         return True
     return is_choice(call) or bool(_reduction(call)) or (name == "reinterpret" and _width(call) is not None)
 
@@ -156,6 +159,5 @@ def _over_groups(operation: Any, values: NDArray[Any], size: int, step: int) -> 
 
 def _reduction(call: Any) -> re.Match[str] | None:
     """The reduction over threads that a call is; None for any other call."""
-    if call_name(call) not in EXTERN:
-        return None
-    return _REDUCTION.search(str(call.args[0].value))
+    found = REDUCTION.match(text(call.args[0])) if call_name(call) in EXTERN else None
+    return found if found and found[1] in _REDUCTIONS else None

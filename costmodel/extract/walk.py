@@ -730,7 +730,9 @@ class KernelReader:
             self.phase.counts["shared_branches"] += scope.warp_executions / scope.warp_share * waits
         after = scope
         has_other = node.else_case is not None
-        chance = self._chance_of_first(node) if loops.has_phases(node) else None
+        bodies = [node.then_case, node.else_case] if has_other else [node.then_case]
+        phases = [loops.has_phases(body) for body in bodies]
+        chance = self._chance_of_first(node) if any(phases) else None
         entered: tuple[Entered | None, Entered | None] = (None, None)
         if scope.is_data(node.condition):
             entered = self._execution.branches.get(identity(node.then_case), entered)
@@ -738,8 +740,7 @@ class KernelReader:
         if has_other:
             other = None if chance is None else 1 - chance
             branches.append(_Branch(node.else_case, tirx.Not(node.condition), other, entered[1]))
-        for branch in branches:
-            has_phases = loops.has_phases(branch.body)
+        for branch, has_phases in zip(branches, phases, strict=True):
             # of two branches, none has the results of the other
             own = replace(scope, apart=identity(branch.body)) if has_other else scope
             # the branch has the values of its condition
