@@ -190,7 +190,12 @@ def _at_full_width(space: Space) -> Change:
     def widened(access: Access) -> Access:
         if access.space is not space or access.mechanism == "tma":
             return access
-        return replace(access, transactions=least_transactions(access))
+        own = access.own_run_bytes  # less than a sector of a row is a part of one, too
+        return replace(
+            access,
+            transactions=least_transactions(access),
+            own_run_bytes=own if own >= SECTOR_BYTES else 0.0,
+        )
 
     return _accesses(widened)
 

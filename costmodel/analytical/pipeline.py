@@ -20,6 +20,7 @@ from .demand import (
     l2_bytes_per_cycle,
     l2_writes_per_cycle,
 )
+from .fetch import fetch_cycles
 from .first_level import first_level_room, fresh_share, held_tables, is_table_load, missing_share
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
@@ -397,6 +398,7 @@ class CorePipeline:
         thinking += BRANCH_CYCLES * work.shared_branches / warps
         if self.profile.kind == "cuda":  # HIP's compiler divides without a branch
             thinking += ROUTINE_CYCLES * work.routine_calls / warps
+            thinking += fetch_cycles(phase)  # the caches of other makes of GPU are not measured
         thinking += SPECIAL_CYCLES * min(1.0, work.special_ops)
         thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
             1.0, sum(m.count for m in work.matrix if m.warps == 1)

@@ -13,6 +13,8 @@ from .tiles import Grid, Tiles
 # Runs of SHORT_RUN_BYTES and less take this much longer at device memory; longer ones less, by this exponent.
 SHORT_RUN_COST, SHORT_RUN_BYTES, SHORT_RUN_SHARPNESS = 0.5, 64.0, 1.5
 SHORTEST_RUN_BYTES = 16.0  # that were measured
+# The same for runs of a block whose neighbours in launch order have the rest: of 64 bytes, and the exponent.
+OWN_RUN_COST, OWN_RUN_SHARPNESS = 0.075, 2.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def _stretch(access: Access) -> float:
     part, and a store fetches it before it writes it.
 
     Source: experiments/stripes, copies of runs of 32 to 1024 bytes on an H200 and an H100, and of 16 bytes on
-    an H200, whose loads take 1.8 times as long as those of 32, and whose stores 2.4 to 4.7 times.
+    an H200, whose loads take 1.8 times as long as those of 32, and whose stores 2.4 to 4.7 times. Short runs
+    whose neighbours are accessed at the same time are those across the columns there.
     """
     run = access.run_bytes
     if not run:
@@ -109,7 +112,9 @@ def _stretch(access: Access) -> float:
     apart = 0.0 if access.row_bytes else access.transactions * SECTOR_BYTES / max(1.0, access.bytes)
     fetched = max(1.0, min(SECTOR_BYTES / max(run, SHORTEST_RUN_BYTES), apart))
     filled = 2.0 if access.write and fetched > 1 else 1.0
-    return (1 + SHORT_RUN_COST * short) * fetched * filled
+    own = (SHORT_RUN_BYTES / max(access.own_run_bytes, SECTOR_BYTES)) ** OWN_RUN_SHARPNESS
+    beside = OWN_RUN_COST * own if access.own_run_bytes else 0.0
+    return max(1 + SHORT_RUN_COST * short, 1 + beside) * fetched * filled
 
 
 def _footprint(access: Access) -> float:

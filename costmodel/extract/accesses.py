@@ -33,6 +33,7 @@ from .scope import MOST_ACCESSES, Scope
 
 WORD_BYTES = 4  # of a register
 JOINED_BYTES = 8  # least width of accesses in turn whose sectors are moved once
+SHORT_RUN_BYTES = 256  # runs of device memory below which a block's own matter (experiments/stripes)
 BANKS_BYTES = 128  # a word in each bank of shared memory
 # of each lane that accesses shared memory at a place of its own: of 32 lanes that choose a bank by chance,
 # 3.5 meet in the fullest one
@@ -96,16 +97,14 @@ def lane_access(
     active = None if scope.elected else scope.condition
     each = count(addresses, width * merged, active)
     tiles = number_tiles(scope, [site.index]) if site.space is Space.GLOBAL else PLAIN
-    own_bytes, run_bytes, sector_bytes = (
-        _places_together(scope, site, width) if site.space is Space.GLOBAL else (0.0, 0.0, 0.0)
-    )
+    places = _places_together(scope, site, width) if site.space is Space.GLOBAL else _Places()
     # stores of several lanes to one sector are parts of a row, which the next instruction continues, unless
     # the block has just one sector of it
     apart = (
         not write
         or mechanism == "atomic"
         or requested <= each * instructions * width * 1.01
-        or own_bytes == SECTOR_BYTES
+        or places.at_once == SECTOR_BYTES
     )
     return Access(
         space=site.space,
@@ -125,8 +124,9 @@ def lane_access(
         tile_ids=tiles.ids,
         turns=tiles.turns,
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
-        run_bytes=run_bytes,
-        sector_bytes=sector_bytes if _continues(scope, site, width, write=write) else 0.0,
+        run_bytes=places.run_bytes,
+        own_run_bytes=places.own if places.own < min(places.run_bytes, SHORT_RUN_BYTES) else 0.0,
+        sector_bytes=places.sector_bytes if _continues(scope, site, width, write=write) else 0.0,
         step_bytes=0.0 if write or site.space is not Space.GLOBAL else _step_within_sector(scope, site),
         warp_share=scope.warp_share if site.space is Space.GLOBAL else 1.0,
         lines=lines(addresses, width, active) * instructions
@@ -452,19 +452,32 @@ def _distinct_share(scope: Scope, index: Any) -> float:
     return share
 
 
-def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float, float, float]:
-    """Contiguous bytes of one block, `run_bytes` and `sector_bytes`, of an access to device memory.
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Contiguous bytes that a statement accesses in device memory; all 0 if they are not known.
 
-    Neighbours are blocks that start one after another: those further apart are out of step. The next
-    iterations of the phase's loop count as far as their loads are in flight together.
+    Attributes:
+        at_once: by one block in one iteration.
+        own: by one block, in the iterations whose loads are in flight together.
+        run_bytes: with the blocks that start next; those further apart are out of step.
+        sector_bytes: as `Access.sector_bytes`.
     """
+
+    at_once: float = 0.0
+    own: float = 0.0
+    run_bytes: float = 0.0
+    sector_bytes: float = 0.0
+
+
+def _places_together(scope: Scope, site: AccessSite, width: int) -> _Places:
     try:
         elements, share = scope.over_statement(site.index)
         addresses = (elements * site.element_bytes).astype(np.int64)
         run, together = contiguous_bytes(addresses, width), sector_bytes_of(addresses, width) / share
-        return run, reach(scope, site, run), together
+        own = _in_iterations(scope, site, run)
+        return _Places(run, own, _with_neighbours(scope, site, own), together)
     except UnevaluableError:
-        return 0.0, 0.0, 0.0
+        return _Places()
 
 
 def reach(scope: Scope, site: AccessSite, run: float) -> float:
@@ -473,9 +486,19 @@ def reach(scope: Scope, site: AccessSite, run: float) -> float:
     Raises:
         UnevaluableError: the distance of the next ones cannot be evaluated.
     """
+    return _with_neighbours(scope, site, _in_iterations(scope, site, run))
+
+
+def _in_iterations(scope: Scope, site: AccessSite, run: float) -> float:
+    """Bytes of a run with those of the iterations whose loads are in flight together."""
     loop = scope.phase_loop
     if loop is not None and 0 < _step_bytes(scope, site, loop.variable, loop.start) <= run:
         run *= loop.together
+    return run
+
+
+def _with_neighbours(scope: Scope, site: AccessSite, run: float) -> float:
+    """Bytes of a run with those of the blocks that start next."""
     for variable, extent in (scope.launch.block[axis] for axis in AXES if axis in scope.launch.block):
         step = _step_bytes(scope, site, variable, 0) if extent > 1 else 0.0
         if step:

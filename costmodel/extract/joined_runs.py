@@ -55,6 +55,8 @@ class JoinedRuns:
             replace(
                 access,
                 run_bytes=runs.get(id(access), access.run_bytes),
+                # other statements of the block continue it
+                own_run_bytes=0.0 if runs.get(id(access), 0.0) > access.run_bytes else access.own_run_bytes,
                 sector_bytes=added.get(id(access), access.sector_bytes),
             )
             for access in accesses

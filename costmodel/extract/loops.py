@@ -204,11 +204,12 @@ def body_of(node: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
             return inside
         return replace(inside, loads=max(1.0, inside.loads - _repeated_loads(node, is_global)))
     if kind == "IfThenElse":
-        inside = sum(
-            (body_of(p, is_global, variable) for p in (node.then_case, node.else_case) if p is not None),
-            Body(),
+        cases = [part for part in (node.then_case, node.else_case) if part is not None]
+        inside = sum((body_of(part, is_global, variable) for part in cases), Body())
+        # what the condition itself loads stands under no condition
+        guards = variable in plain_variables(node.condition) and any(
+            touches_global(part, is_global) for part in cases
         )
-        guards = variable in plain_variables(node.condition) and touches_global(node, is_global)
         return replace(inside, guarded=inside.guarded or guards)
     if kind == "BufferStore":
         found = _loads_of(node.value, is_global, variable)
@@ -251,7 +252,8 @@ def _loads_of(value: Any, is_global: Callable[[Any], bool], variable: int) -> Bo
             loads += 1
         elif kind == "Call" and is_choice(part):
             changes = variable in plain_variables(part.args[0])
-            guarded = guarded or (changes and touches_global(part, is_global))
+            chosen = any(touches_global(case, is_global) for case in part.args[1:])
+            guarded = guarded or (changes and chosen)
             selections += not changes
 
     visit(value, look)

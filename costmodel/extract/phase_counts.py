@@ -15,6 +15,9 @@ from .scope import Scope
 ONCE = Trips((1.0,))
 # instructions that warps issue although their predicate does not hold
 PREDICATED = ("vector_ops", "selections", "integer_ops", "convert_ops", "special_ops")
+# Instructions of a warp below which a loop's code is small: a scheduler's own cache holds 2,048 (experiments/
+# fetch), and the IR lacks the instructions of addresses.
+LARGE_CODE = 800
 OPERATIONS = ("vector_ops", "integer_ops", "convert_ops", "special_ops", "shuffles")
 Position = tuple[float, float]  # matrix operations and others before a place of an iteration
 Slot = tuple[int, int]  # a ring of mbarriers: the buffer, and the place of the first of them
@@ -103,6 +106,7 @@ class PhaseCounts:
     # the compiler computes once
     # by local buffer: how often the compiler finds each element in what was last loaded into it
     staged: dict[int, float] = field(default_factory=dict)
+    repeated: float = 0.0  # instructions of warps that repeat the code of a loop inside the iteration
     named_syncs: float = 0.0  # of `block_syncs`, those at a barrier with a number of its own
     named_arrivals: float = 0.0  # at such barriers, by warps that go on at once
     committed: list[float] = field(default_factory=list)  # operations of groups of matrix instructions that
@@ -132,6 +136,32 @@ class PhaseCounts:
         issued = sum(access.instructions for access in self.accesses[first:])
         self.counts["integer_ops"] += issued * warp_threads * (times - 1)
 
+    def instructions(self, warp_threads: int) -> float:
+        """Instructions of all warps so far, without those of addresses."""
+        lanes = sum(self.counts.get(name, 0.0) for name in OPERATIONS)
+        issued = sum(access.instructions for access in self.accesses)
+        return lanes / warp_threads + issued + sum(item.count * item.warps for item in self.matrix)
+
+    @contextmanager
+    def repeating(self, times: float, warp_threads: int, *, beyond: float = 0.0) -> Iterator[None]:
+        """Counts the statements inside as those of a loop that stays one: its code runs `times` times.
+
+        It stays one if its iterations have more than `beyond` instructions of all warps together.
+        """
+        if times <= 1:
+            yield
+            return
+        first, repeated = self.instructions(warp_threads), self.repeated
+        yield
+        made = self.instructions(warp_threads) - first - (self.repeated - repeated)
+        if made > beyond:
+            self.repeated += made * (1 - 1 / times)
+
+    def _code_instructions(self, warps: float, warp_threads: int) -> float:
+        """As `Phase.code_instructions`, of a role of so many warps."""
+        found = float(round((self.instructions(warp_threads) - self.repeated) / max(1.0, warps)))
+        return found if found >= LARGE_CODE else 0.0
+
     def note_wait(self, barrier: Slot | None) -> None:
         if barrier is not None:
             self.awaited.setdefault(barrier, self.operations)
@@ -157,8 +187,8 @@ class PhaseCounts:
         share = max(self.arrived[refills[copy]] - self.awaited[copy] for copy in copies) / self.operations
         return share if share < 1 else None
 
-    def to_phase(self, refills: Mapping[Slot, Slot]) -> Phase:
-        """Convert the counts to a frozen phase.
+    def to_phase(self, refills: Mapping[Slot, Slot], threads: int, warp_threads: int) -> Phase:
+        """Convert the counts to a frozen phase of a role of so many threads.
 
         `refills` are those of all phases.
 
@@ -172,6 +202,8 @@ class PhaseCounts:
         depths = [w + 1 for w in self.wait_groups]
         depths += [a.slots for a in accesses if _is_bulk_load(a)]
         pipeline_depth = max(depths, default=self.unrolled_by)
+        is_loop = self.is_loop and not (self.between and not self._keeps_pace)
+        warps = threads / warp_threads
         return Phase(
             trips=self.trips,
             work=Work(
@@ -183,9 +215,10 @@ class PhaseCounts:
                 **self.counts,
             ),
             pipeline_depth=pipeline_depth,
-            is_loop=self.is_loop and not (self.between and not self._keeps_pace),
+            is_loop=is_loop,
             copies_ahead=self._copies_ahead(pipeline_depth),
             held_share=self._held_share(refills),
+            code_instructions=self._code_instructions(warps, warp_threads) if is_loop else 0.0,
         )
 
     def _copies_ahead(self, pipeline_depth: int) -> float | None:

@@ -33,7 +33,14 @@ class RoleCounts:
 
     @property
     def computes(self) -> bool:
-        return self.has_matrix_work or any(phase.counts.get("vector_ops") for phase in self.phases)
+        """Whether the role computes floats, or stores results of other kinds, such as sums of integers."""
+        stores = any(
+            a.write and not a.asynchronous
+            for phase in self.phases
+            for a in phase.accesses
+            if a.space is Space.GLOBAL
+        )
+        return self.has_matrix_work or stores or any(p.counts.get("vector_ops") for p in self.phases)
 
     @property
     def fetches(self) -> bool:
@@ -43,7 +50,7 @@ class RoleCounts:
 
 
 def roles_of(
-    roles: Sequence[RoleCounts], live: LiveRanges, local_bytes: Mapping[int, float]
+    roles: Sequence[RoleCounts], live: LiveRanges, local_bytes: Mapping[int, float], warp_threads: int
 ) -> tuple[Role, ...]:
     """Convert the counts to frozen roles.
 
@@ -54,7 +61,11 @@ def roles_of(
         Role(
             name=_name(role, roles),
             threads=role.threads,
-            phases=tuple(phase.to_phase(refills) for phase in role.phases if not phase.is_empty),
+            phases=tuple(
+                phase.to_phase(refills, role.threads, warp_threads)
+                for phase in role.phases
+                if not phase.is_empty
+            ),
             registers_limit=role.registers_limit,
             local_registers=live.peak_registers(role.number, local_bytes),
             accumulator_registers=live.peak_accumulators(role.number, local_bytes),

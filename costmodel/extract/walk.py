@@ -49,6 +49,10 @@ from .value_counts import count_address, count_selected_moves, count_value, is_p
 from .value_numbers import ValueNumbers
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
+# Instructions of a warp in all iterations beyond which it keeps a loop of whose unrolling the source says
+# nothing, without those of addresses. Read off the machine code of kernels by others (nvcc 13.0): one of 290
+# instructions is unrolled, those with 584 and more are kept.
+UNROLLED_CODE = 256.0
 WHILE = -1  # the variable that numbers the iterations of a while loop
 VOTED_SHARE = 0.5  # of the cases in which a block enters a branch that its threads vote on, if unknown
 WAITS = ("load_branches", "divided_addresses", "local_waits")  # of the loads of an iteration
@@ -136,7 +140,8 @@ class KernelReader:
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return roles_of(list(self._roles.values()), self._live, self.memory.register_bytes())
+        counts, sizes = list(self._roles.values()), self.memory.register_bytes()
+        return roles_of(counts, self._live, sizes, self.launch.warp_threads)
 
     @property
     def held_registers(self) -> tuple[dict[str, float], ...]:
@@ -547,7 +552,12 @@ class KernelReader:
             else:  # its start is unknown, but it numbers the slots of a ring buffer in turn
                 inner = inner.with_binding(scalar, step * counter[1])
         start_of_turn, turns = known or inner, constant(node.extent)
-        result = self._iteration(node.body, start_of_turn, as_phase=as_phase, behind_branch=behind_branch)
+        warps = self._role.threads / self.launch.warp_threads
+        again = 1.0 if as_phase or loops.is_unrolled(node) else extent / copies
+        with self.phase.repeating(
+            again, self.launch.warp_threads, beyond=UNROLLED_CODE * warps if unrolled else 0.0
+        ):
+            result = self._iteration(node.body, start_of_turn, as_phase=as_phase, behind_branch=behind_branch)
         counted = (
             {}
             if turns is None
@@ -610,7 +620,8 @@ class KernelReader:
             inner = inner.with_unknown(scalar, ScalarProgram(node))
         inner = known or inner
         self.count_value(node.condition, inner)
-        return scope.after(self.statement(node.body, inner), self._scalars)
+        with self.phase.repeating(turns, self.launch.warp_threads):
+            return scope.after(self.statement(node.body, inner), self._scalars)
 
     def _at_its_iteration(self, node: Any, scope: Scope, step: int) -> Scope | None:
         """The scope in an iteration of a loop, with the values of the local scalars that it stores to.

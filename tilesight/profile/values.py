@@ -78,6 +78,8 @@ class Access:
     alone_share: float = 0.0
     # contiguous bytes that this block and its neighbours in launch order access together; 0 if unknown
     run_bytes: float = 0.0
+    # of `run_bytes`, those of this block alone, if they are fewer and less than 256; else 0
+    own_run_bytes: float = 0.0
     # bytes of the different sectors among `transactions`, if the next instructions touch them again; else 0
     sector_bytes: float = 0.0
     # share of the warps of its role that execute it, if a condition on the thread chooses them
@@ -167,6 +169,9 @@ class Phase:
     # Of a loop that waits for bulk copies: longest share of an iteration, by its matrix operations, from the
     # wait for a copy to the release of its buffer; None: not known, or all of it.
     held_share: float | None = None
+    # Instructions of a warp in the code of a loop's iteration, without those of addresses: inner loops that
+    # stay loops stand in it once, unrolled ones completely. 0 if they are few (`phase_counts.LARGE_CODE`).
+    code_instructions: float = 0.0
 
     def with_accesses(self, change: Callable[[Access], Access]) -> Phase:
         """The phase with each access changed."""

@@ -420,6 +420,76 @@ def first_threads(n, active, threads=128):
     return main
 
 
+def products_of_bytes(rows=512, cols=512, depth=1024, tile=16, step=64):
+    """A product of int8 matrices by integer instructions: a thread has four columns of a row."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((rows, depth), "int8"),
+        B: T.Tensor((cols, depth), "int8"),
+        C: T.Tensor((rows, cols), "int32"),
+    ):
+        with T.Kernel(cols // tile, rows // tile, threads=tile * tile // 4) as (bx, by):
+            i = T.get_thread_binding()
+            a = T.alloc_shared((tile, step), "int8")
+            b = T.alloc_shared((tile, step), "int8")
+            left = T.alloc_local((4,), "int8")
+            right = T.alloc_local((4,), "int8")
+            total = T.alloc_local((4,), "int32")
+            T.clear(total)
+            for k in T.Pipelined(depth // step, num_stages=2):
+                T.copy(A[by * tile, k * step], a)
+                T.copy(B[bx * tile, k * step], b)
+                for s in T.serial(step // 4):
+                    for e in T.vectorized(4):
+                        left[e] = a[i // 4, s * 4 + e]
+                    for j in T.serial(4):
+                        for e in T.vectorized(4):
+                            right[e] = b[i % 4 * 4 + j, s * 4 + e]
+                        T.dp4a(left[0], right[0], total[j])
+            for j in T.serial(4):
+                C[by * tile + i // 4, bx * tile + i % 4 * 4 + j] = total[j]
+
+    return main
+
+
+def long_iterations(steps, each, *, unrolled, n=1 << 14, threads=128):
+    """Each iteration loads a number, and in each of so many steps multiplies and adds `each` times."""
+    inner = T.unroll if unrolled else T.serial
+
+    @T.prim_func
+    def main(X: T.Tensor((64, n), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for k in T.serial(64):
+                for _ in inner(steps):
+                    for _ in T.unroll(each):
+                        total[0] = total[0] * 1.5 + X[k, bx * threads + i]
+            Y[bx * threads + i] = total[0]
+
+    return main
+
+
+def ranks(n=4096, threads=128):
+    """How many numbers are larger than that of a thread: each comparison loads one of them."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((n,), "int32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            own = T.alloc_local((1,), "float32")
+            count = T.alloc_local((1,), "int32")
+            own[0] = X[bx * threads + i]
+            count[0] = 0
+            for j in T.serial(n):
+                count[0] += T.if_then_else(own[0] < X[j], 1, 0)
+            Y[bx * threads + i] = count[0]
+
+    return main
+
+
 def gather(n, table, threads=128):
     """One word by an index that is itself in memory, added to a place of that index's own."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import DEFAULT
+from tilesight.costmodel.analytical.fetch import INSTRUCTION_BYTES, SCHEDULER_BYTES, WITH_ADDRESSES
 from tilesight.costmodel.analytical.kernel_terms import (
     TURNOVER_CYCLES,
     TURNOVER_WARP_CYCLES,
@@ -460,6 +461,33 @@ def test_a_buffer_is_free_when_a_product_by_mma_sync_releases_it() -> None:
     assert latency(specialised(replace(held, held_share=0.5))) < latency(specialised(held))
     many = {share: latency(specialised(replace(held, held_share=share), slots=8)) for share in (0.5, None)}
     assert many[0.5] == pytest.approx(many[None])
+
+
+def test_warps_wait_for_the_instructions_of_a_large_loop() -> None:
+    """Code of up to 32 KiB costs nothing, code beyond what the core holds most; other kinds nothing."""
+
+    def extra(instructions: float, *, kind: str = "cuda", is_loop: bool = True) -> float:
+        plain = looping(load("t0", 64), vector_ops=128 * 2000.0)
+        (role,) = plain.roles
+        phases = tuple(replace(p, code_instructions=instructions, is_loop=is_loop) for p in role.phases)
+        large = replace(plain, roles=(replace(role, phases=phases),))
+        small = replace(
+            plain, roles=(replace(role, phases=tuple(replace(p, is_loop=is_loop) for p in role.phases)),)
+        )
+        chip = H200 if kind == "cuda" else load_target("mi300x")
+        predict = AnalyticalModel().predict
+        times = [
+            predict([replace(p, kind=kind, arch="sm_90a" if kind == "cuda" else "gfx942")], chip).latency_us
+            for p in (small, large)
+        ]
+        return times[1] - times[0]
+
+    held = SCHEDULER_BYTES / INSTRUCTION_BYTES / WITH_ADDRESSES
+    assert extra(held) == 0
+    beyond, far = extra(1.5 * held), extra(6 * held)
+    assert 0 < 4 * beyond < far
+    assert far > 4 * 4 * beyond
+    assert extra(6 * held, is_loop=False) == extra(6 * held, kind="hip") == 0
 
 
 def test_each_branch_waits_for_its_value_from_shared_memory() -> None:

@@ -292,6 +292,21 @@ def test_short_runs_take_longer_at_device_memory() -> None:
     assert stretches[4] == 1.0
 
 
+def test_short_runs_take_longer_even_if_neighbours_have_the_rest() -> None:
+    """Of 64 bytes 7.5 %, where the next block reads the bytes beside them (experiments/stripes)."""
+    stretches = []
+    for own in (32.0, 64.0, 128.0, 0.0):
+        moved = replace(
+            read("t0", 4096, "x"), mechanism="ld", asynchronous=False, run_bytes=4096.0, own_run_bytes=own
+        )
+        launch = kernel((1024, 1, 1), (moved,), 1, (Tensor("t0", 1 << 22, 4),), LINEAR)
+        stretches.append(traffic(launch, load_target("h200"), 132).read_stretch)
+    assert 1.3 < stretches[0] < 1.4
+    assert stretches[1] == pytest.approx(1.075)
+    assert 1.01 < stretches[2] < 1.02
+    assert stretches[3] == pytest.approx(1.0, abs=0.01)
+
+
 @pytest.mark.parametrize(("write", "times"), [(False, 2), (True, 4)])
 def test_a_sector_in_two_parts_is_fetched_for_each_and_before_it_is_written(
     write: bool, times: float

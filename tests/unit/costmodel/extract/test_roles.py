@@ -92,12 +92,22 @@ def test_threads_that_pass_a_condition_are_counted_exactly(active: int) -> None:
 
 def test_a_producer_that_looks_up_what_to_fetch_is_a_producer() -> None:
     roles = [RoleCounts(0, 256), _role_counts(1, 128, matrix=False), _role_counts(2, 128, matrix=True)]
-    assert [r.name for r in roles_of(roles, LiveRanges(), {})] == ["producer", "consumer"]
+    assert [r.name for r in roles_of(roles, LiveRanges(), {}, 32)] == ["producer", "consumer"]
 
 
 def test_a_role_that_fetches_for_itself_is_no_producer() -> None:
     roles = [RoleCounts(0, 256), _role_counts(1, 128, matrix=False), _role_counts(2, 128, matrix=False)]
-    assert [r.name for r in roles_of(roles, LiveRanges(), {})] == ["consumer", "consumer"]
+    assert [r.name for r in roles_of(roles, LiveRanges(), {}, 32)] == ["consumer", "consumer"]
+
+
+def test_a_role_that_computes_integers_alone_is_a_consumer() -> None:
+    """What it stores is the result: products of bytes are no floating-point operations."""
+    profile = read(kernels.products_of_bytes())
+    producer, consumer = role(profile, "producer"), role(profile, "consumer")
+    assert (producer.threads, consumer.threads) == (128, 64)
+    assert any(a.mechanism == "tma" for p in producer.phases for a in p.work.accesses)
+    (loop,) = (p for p in consumer.phases if p.is_loop)
+    assert loop.work.integer_ops >= 64 * 16 * 4  # four products in each of 16 steps of a thread
 
 
 def _role_counts(number: int, threads: int, *, matrix: bool) -> RoleCounts:

@@ -361,6 +361,37 @@ def test_neighbours_that_start_together_continue_a_run(down: bool, run: float) -
     assert runs == {run}
 
 
+@pytest.mark.parametrize(
+    ("columns", "down", "own"), [(16, False, 64.0), (32, False, 128.0), (64, False, 0.0), (16, True, 0.0)]
+)
+def test_short_runs_of_a_block_are_kept_apart_from_those_of_its_neighbours(
+    columns: int, down: bool, own: float
+) -> None:
+    """Columns of 4 bytes. Runs of 256 bytes are long; those without neighbours are the block's own anyway."""
+    profile = read(kernels.stripes(4096, 4096, 32, columns, down))
+    runs = {a.own_run_bytes for write in (False, True) for a in accesses(profile, write=write)}
+    assert runs == {own}
+
+
+@pytest.mark.parametrize(
+    ("steps", "each", "unrolled", "code"),
+    [(2000, 1, True, 2002.0), (2000, 1, False, 0.0), (32, 40, True, 1282.0), (32, 40, False, 0.0)],
+)
+def test_the_code_of_a_loop_has_its_unrolled_steps_and_one_copy_of_others(
+    steps: int, each: int, unrolled: bool, code: float
+) -> None:
+    """Steps are unrolled if the source says so; else a loop of many, or of large ones, stays one."""
+    profile = read(kernels.long_iterations(steps, each, unrolled=unrolled))
+    assert [p.code_instructions for r in profile.roles for p in r.phases if p.is_loop] == [code]
+    assert all(p.code_instructions == 0 for r in profile.roles for p in r.phases if not p.is_loop)
+
+
+def test_what_a_condition_loads_stands_under_no_condition() -> None:
+    """So the loads of many iterations are in flight together."""
+    (loop,) = (p for r in read(kernels.ranks()).roles for p in r.phases if p.is_loop)
+    assert loop.pipeline_depth >= 16
+
+
 @pytest.mark.parametrize(("apart", "run"), [(1, 4096 * 128.0), (2, 64.0)])
 def test_statements_continue_the_runs_of_each_other(apart: int, run: float) -> None:
     """Two halves of 16 columns of 4 bytes: whole rows together, unless there are columns in between."""
