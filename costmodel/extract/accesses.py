@@ -33,7 +33,7 @@ from .scope import MOST_ACCESSES, Scope
 
 WORD_BYTES = 4  # of a register
 JOINED_BYTES = 8  # least width of accesses in turn whose sectors are moved once
-SHORT_RUN_BYTES = 256  # runs of device memory below which a block's own matter (experiments/stripes)
+OWN_RUN_BYTES = 256  # of a block alone, which take no longer than longer ones (experiments/stripes)
 BANKS_BYTES = 128  # a word in each bank of shared memory
 # of each lane that accesses shared memory at a place of its own: of 32 lanes that choose a bank by chance,
 # 3.5 meet in the fullest one
@@ -125,7 +125,7 @@ def lane_access(
         turns=tiles.turns,
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
         run_bytes=places.run_bytes,
-        own_run_bytes=places.own if places.own < min(places.run_bytes, SHORT_RUN_BYTES) else 0.0,
+        own_run_bytes=places.own if places.own < min(places.run_bytes, OWN_RUN_BYTES) else 0.0,
         sector_bytes=places.sector_bytes if _continues(scope, site, width, write=write) else 0.0,
         step_bytes=0.0 if write or site.space is not Space.GLOBAL else _step_within_sector(scope, site),
         warp_share=scope.warp_share if site.space is Space.GLOBAL else 1.0,

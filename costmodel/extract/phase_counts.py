@@ -187,8 +187,8 @@ class PhaseCounts:
         share = max(self.arrived[refills[copy]] - self.awaited[copy] for copy in copies) / self.operations
         return share if share < 1 else None
 
-    def to_phase(self, refills: Mapping[Slot, Slot], threads: int, warp_threads: int) -> Phase:
-        """Convert the counts to a frozen phase of a role of so many threads.
+    def to_phase(self, refills: Mapping[Slot, Slot], warps: float, warp_threads: int) -> Phase:
+        """Convert the counts to a frozen phase of a role of so many warps.
 
         `refills` are those of all phases.
 
@@ -203,7 +203,6 @@ class PhaseCounts:
         depths += [a.slots for a in accesses if _is_bulk_load(a)]
         pipeline_depth = max(depths, default=self.unrolled_by)
         is_loop = self.is_loop and not (self.between and not self._keeps_pace)
-        warps = threads / warp_threads
         return Phase(
             trips=self.trips,
             work=Work(

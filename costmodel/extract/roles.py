@@ -62,7 +62,7 @@ def roles_of(
             name=_name(role, roles),
             threads=role.threads,
             phases=tuple(
-                phase.to_phase(refills, role.threads, warp_threads)
+                phase.to_phase(refills, role.threads / warp_threads, warp_threads)
                 for phase in role.phases
                 if not phase.is_empty
             ),

@@ -49,9 +49,9 @@ from .value_counts import count_address, count_selected_moves, count_value, is_p
 from .value_numbers import ValueNumbers
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
-# Instructions of a warp in all iterations beyond which it keeps a loop of whose unrolling the source says
-# nothing, without those of addresses. Read off the machine code of kernels by others (nvcc 13.0): one of 290
-# instructions is unrolled, those with 584 and more are kept.
+# Instructions of a warp in all iterations, without those of addresses, beyond which the device compiler keeps
+# a loop of whose unrolling the source says nothing. Read off the machine code of kernels by others (nvcc
+# 13.0): one of 290 instructions is unrolled, those with 584 and more are kept.
 UNROLLED_CODE = 256.0
 WHILE = -1  # the variable that numbers the iterations of a while loop
 VOTED_SHARE = 0.5  # of the cases in which a block enters a branch that its threads vote on, if unknown
