@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...profile.values import Phase
+from .first_level import missing_share
 
 INSTRUCTION_BYTES = 16.0
 # Instructions of machine code for each one of the IR, which has none for addresses and descriptors: 1.1 to
@@ -11,7 +12,7 @@ WITH_ADDRESSES = 1.5
 # Code that a scheduler's own cache holds, and that of the core. A loop a quarter larger finds none of it when
 # it comes back: the caches evict the oldest lines first. Source: experiments/fetch, an H200
 SCHEDULER_BYTES, CORE_BYTES = 32 * 1024.0, 128 * 1024.0
-OUTGROWN = 0.25
+CODE_OUTGROWN = 0.25
 # Cycles for which an instruction waits beyond either cache. Straight arithmetic waits for 1.1 and 4.9
 # (experiments/fetch); programs that wait for other things, too, fetch ahead meanwhile. In the samples of
 # Nsight Compute, warps of gated delta rules with loops of 2,700 instructions wait for 0.5.
@@ -28,11 +29,5 @@ def fetch_cycles(phase: Phase) -> float:
         return 0.0
     instructions = WITH_ADDRESSES * phase.code_instructions
     size = INSTRUCTION_BYTES * instructions
-    return instructions * (
-        NEAR_CYCLES * _missing(size, SCHEDULER_BYTES) + FAR_CYCLES * _missing(size, CORE_BYTES)
-    )
-
-
-def _missing(size: float, room: float) -> float:
-    """Share of code of `size` bytes that a cache of `room` bytes has lost when the program comes back."""
-    return min(1.0, max(0.0, size / room - 1) / OUTGROWN)
+    near, far = (missing_share(size, room, CODE_OUTGROWN) for room in (SCHEDULER_BYTES, CORE_BYTES))
+    return instructions * (NEAR_CYCLES * near + FAR_CYCLES * far)

@@ -31,14 +31,15 @@ def first_level_room(profile: KernelProfile, target: Target, resident: float) ->
     return target.get("core.memory.l1.bytes", both)
 
 
-def missing_share(footprint: float, room: float) -> float:
+def missing_share(footprint: float, room: float, outgrown: float = OUTGROWN) -> float:
     """Share of what is in use that a cache lost before it is used again.
 
     Args:
         footprint: bytes in use, of all that share the cache.
         room: bytes of the cache.
+        outgrown: share of the room beyond it with which the cache loses all.
     """
-    return min(1.0, max(0.0, footprint / max(1.0, room) - 1) / OUTGROWN)
+    return min(1.0, max(0.0, footprint / max(1.0, room) - 1) / outgrown)
 
 
 def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -> KernelProfile:

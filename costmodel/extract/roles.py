@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...profile.values import Role, Space
+from ...profile.values import Access, Role, Space
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
 
@@ -34,19 +34,18 @@ class RoleCounts:
     @property
     def computes(self) -> bool:
         """Whether the role computes floats, or stores results of other kinds, such as sums of integers."""
-        stores = any(
-            a.write and not a.asynchronous
-            for phase in self.phases
-            for a in phase.accesses
-            if a.space is Space.GLOBAL
-        )
+        stores = any(a.write and not a.asynchronous for a in self._global_accesses)
         return self.has_matrix_work or stores or any(p.counts.get("vector_ops") for p in self.phases)
 
     @property
     def fetches(self) -> bool:
         """Whether the role loads from global memory by asynchronous copies, and stores nothing to it."""
-        accesses = [a for phase in self.phases for a in phase.accesses if a.space is Space.GLOBAL]
+        accesses = self._global_accesses
         return any(a.asynchronous and not a.write for a in accesses) and not any(a.write for a in accesses)
+
+    @property
+    def _global_accesses(self) -> list[Access]:
+        return [a for phase in self.phases for a in phase.accesses if a.space is Space.GLOBAL]
 
 
 def roles_of(
