@@ -2,12 +2,12 @@
 
 The compiler gives registers to the elements of an array only if it unrolls every loop that indexes them. It
 keeps a loop if the number of its iterations is known only at run time, if it has more than MOST_ITERATIONS,
-or if the unrolled loop would have more than MOST_STEPS instructions. Source: the stack frames that ptxas
-reports for 580 public kernels of an outside set, of which 60 have such loops: loops of up to 128 iterations
-or 1,536 instructions are unrolled; those of 512 iterations, or of 4 with 2,560 instructions, are not. Nor
-does it unroll loops that together index an array of more elements than a thread has registers, unless the
-source requests that (33 nested loops over arrays of 8 to 1,024 elements, nvcc 13.0). No unrolling makes an
-index constant that derives from data, or from the number of the thread or block.
+or if the unrolled loop would have more than MOST_OPERATIONS (`code_size`). Source: the stack frames that
+ptxas reports for 580 public kernels of an outside set, of which 60 have such loops (up to 128 iterations are
+unrolled, 512 are not), and loops with bodies of 17 kinds (experiments/unrolled_loops). Nor does it unroll
+loops that together index an array of more elements than a thread has registers, unless the source requests
+that (33 nested loops over arrays of 8 to 1,024 elements, nvcc 13.0). No unrolling makes an index constant
+that derives from data, or from the number of the thread or block.
 
 It unrolls a kept loop in part, by a power of two. An index that a loop changes only by the remainder of its
 variable is then a constant in each copy. Source: stack frames of 100 loops (nvcc 13.0, sm_90a; 64 to 4,096
@@ -29,13 +29,14 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from .code_size import LOOP_OPERATIONS, code_size
 from .element_types import element_type
 from .expressions import constant, identity, is_power_of_two, is_single, loads, variables
 from .loops import ASYNCHRONOUS, MATRIX, calls, contains, is_unrolled, stored_buffers, visit
 from .mathematics import MATH, math_function
 
 MOST_ITERATIONS = 256
-MOST_STEPS = 2000
+MOST_OPERATIONS = 2400.0
 MOST_REGISTERS = 256
 ANY_REMAINDER, EVEN_REMAINDER, SMALL_REMAINDER = 4, 8, 16
 # Instructions of copies of an iteration in a kept loop (LLVM's default for unrolling in part), and copies
@@ -303,7 +304,7 @@ def is_kept(loop: Any, outer: frozenset[int]) -> bool:
     extent = constant(loop.extent)
     if extent is None:  # it is constant once the loops around it are unrolled
         return not variables(loop.extent) <= outer
-    return extent > MOST_ITERATIONS or extent * _steps(loop.body) > MOST_STEPS
+    return extent > MOST_ITERATIONS or extent * (LOOP_OPERATIONS + code_size(loop.body)) > MOST_OPERATIONS
 
 
 def copied_iterations(loop: Any) -> int:

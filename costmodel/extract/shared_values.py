@@ -11,11 +11,15 @@ import math
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
+
 from ...lowering.call_effects import may_change_memory
 from .counting import CountingContext
-from .expressions import constant, identity, variables
+from .expressions import UnevaluableError, constant, identity, loads, variables
 from .scope import Scope
 
+COMPARISONS = ("LT", "LE", "GT", "GE", "EQ", "NE")
+MOST_COPIES = 4096  # of unrolled loops together; beyond that, each comparison counts
 _UNIFORM_COPIES = 2.0  # uses of a condition from which on the compiler branches instead of selecting
 
 
@@ -43,11 +47,31 @@ def copies(node: Any, scope: Scope, *, in_branch: bool = False) -> float:
     """
     depends, read = scope.depends_on(node), variables(node)
     depends |= scope.reached_by if in_branch else frozenset()
-    return math.prod(
+    same = math.prod(
         max(1.0, loop.extent)
         for loop in scope.loops
         if loop.variable not in depends and not read & loop.stores
     )
+    return same * _equal_comparisons(node, scope, depends)
+
+
+def _equal_comparisons(node: Any, scope: Scope, depends: frozenset[int]) -> float:
+    """How often the copies of unrolled loops make each of their comparisons of indices, in the mean.
+
+    The quotient of a loop's variable is the same in several of its iterations, for example. Read off the
+    machine code of a product by others in serial loops over rows and columns (nvcc 13.0).
+    """
+    loops = [loop for loop in scope.loops if loop.unrolled and loop.variable in depends]
+    if not loops or type(node).__name__ not in COMPARISONS or loads(node):
+        return 1.0
+    if math.prod(loop.extent for loop in loops) > MOST_COPIES:
+        return 1.0
+    try:
+        left, right = (scope.over_loops_anywhere(side, loops) for side in (node.a, node.b))
+    except UnevaluableError:
+        return 1.0
+    difference = left - right
+    return float(difference.shape[1] / np.unique(difference, axis=1).shape[1])
 
 
 def iterations(node: Any, scope: Scope) -> float:
@@ -75,6 +99,29 @@ def is_constant(node: Any, scope: Scope) -> bool:
         return False
     changed = frozenset().union(*(loop.stores for loop in scope.loops if not loop.unrolled))
     return not variables(node) & changed and not scope.reads_tables(node)
+
+
+def open_share(condition: Any, scope: Scope) -> float:
+    """Share of the copies of unrolled loops in which a condition on data is no constant.
+
+    Of a conjunction, the compiler knows the parts that depend on the loops alone: where one of them is false,
+    nothing is left of the condition and of what stands under it.
+    """
+    if type(condition).__name__ != "And" or not scope.is_data(condition):
+        return 1.0
+    loops = [loop for loop in scope.loops if loop.unrolled]
+    held = np.ones(1, bool)
+    for part in conjuncts(condition):
+        if loops and is_constant(part, scope):
+            held = held & scope.over_loops(part, loops).astype(bool)
+    return float(held.mean())
+
+
+def conjuncts(condition: Any) -> list[Any]:
+    """The conditions that must all hold."""
+    if type(condition).__name__ == "And":
+        return conjuncts(condition.a) + conjuncts(condition.b)
+    return [condition]
 
 
 def uniform_copies(condition: Any, scope: Scope) -> float:

@@ -9,7 +9,17 @@ from . import calls, shared_values
 from .accesses import lane_access, repeats_of_load
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
-from .expressions import call_name, identity, is_choice, is_scalar, is_shared, is_single, loads, variables
+from .expressions import (
+    call_name,
+    constant,
+    identity,
+    is_choice,
+    is_scalar,
+    is_shared,
+    is_single,
+    loads,
+    variables,
+)
 from .index_arithmetic import DIVISION_INSTRUCTIONS, count_divisions
 from .kept_branches import RUN_TIME_DIVISION_INSTRUCTIONS, calls_division, long_quotients
 from .loops import calls_routine, contains, visit
@@ -64,8 +74,8 @@ def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
             if not shared_values.is_constant(comparison, scope):
                 context.phase.counts["integer_ops"] += shared_values.new_lanes(context, comparison, scope)
     elif hasattr(node, "a") and hasattr(node, "b"):
-        count_value(context, node.a, scope)
-        count_value(context, node.b, scope)
+        for operand in (node.a, node.b):
+            count_value(context, _predicate(operand) if kind == "Add" else operand, scope)
         # a product that feeds a sum is one multiply-add
         fused = kind in ("Add", "Sub") and "Mul" in (type(node.a).__name__, type(node.b).__name__)
         if not (fused and element_type(str(node.dtype)).kind == "float"):
@@ -265,6 +275,12 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
     from tvm import tirx
 
     condition, yes, no = node.args
+    open_share = shared_values.open_share(condition, scope)
+    if open_share < 1.0:
+        count_value(context, no, scope.in_share_of_iterations(1.0 - open_share))
+        scope = scope.in_share_of_iterations(open_share)
+    if not open_share:
+        return
     count_value(context, condition, scope)
     dtype = element_type(str(node.dtype))
     together = shared_values.uniform_copies(condition, scope) if _is_index(condition) else 1.0
@@ -284,6 +300,17 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
         if branch is not None:
             count_value(context, part, branch)
             _count_divided_loads(context, part, branch)
+
+
+def _predicate(addend: Any) -> Any:
+    """The condition of an addend that is an integer or zero; any other addend itself.
+
+    The compiler adds the integer under a predicate, as where a thread counts the larger ones of many numbers.
+    """
+    if not is_choice(addend) or element_type(str(addend.dtype)).kind != "int":
+        return addend
+    condition, yes, no = addend.args
+    return condition if constant(yes) is not None and constant(no) == 0 else addend
 
 
 def _count_divided_loads(context: CountingContext, value: Any, scope: Scope) -> None:
@@ -417,4 +444,4 @@ def _comparisons(node: Any) -> list[Any]:
         return _comparisons(node.a)
     if kind == "Cast":
         return _comparisons(node.value)
-    return [node] if kind in ("LT", "LE", "GT", "GE", "EQ", "NE") else []
+    return [node] if kind in shared_values.COMPARISONS else []

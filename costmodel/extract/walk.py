@@ -26,6 +26,7 @@ from .expressions import Alias, UnevaluableError, call_name, constant, identity,
 from .filled_buffers import fills_of
 from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
+from .load_chains import LoadChain
 from .local_arrays import arrays_in_local_memory, copied_iterations, is_kept
 from .local_waits import waits_for_local_memory
 from .memory import Memory
@@ -418,7 +419,8 @@ class KernelReader:
                     self._count_kept(branch, scope, 1.0)
                 self._count_local_waits(scope, local_waits)
                 self._count_trips_between_routines(node, scope)
-                return self._body(
+                phase, chain = self.phase, self._load_chain(node.body)
+                after = self._body(
                     node,
                     scope,
                     max(extents.mean, 1.0),
@@ -428,6 +430,10 @@ class KernelReader:
                     longest=longest,
                     behind_branch=behind_branch,
                 )
+                if chain.trips() > 1:  # the other rules may have counted some of them
+                    waits = scope.warp_executions * chain.trips(unrolled_by)
+                    phase.counts["load_branches"] = max(waits, phase.counts.get("load_branches", 0.0))
+                return after
         extent, longest = constant(node.extent) if turns is None else None, 0.0
         if turns is None:
             extents, longest = self._trips(node, scope, share)
@@ -444,6 +450,8 @@ class KernelReader:
             self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * turns
         elif in_turn := rewritten_in_turn(node.body, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * turns * in_turn
+        elif alone and (in_turn := self._load_chain(node).trips()) > 1:
+            self.phase.counts["load_branches"] += scope.warp_executions * in_turn
         with self._around_elements(node):
             return self._body(
                 node,
@@ -466,6 +474,11 @@ class KernelReader:
             trips = trips_between_routines(loop, self.memory.is_global, copied_iterations(loop))
         if trips:
             self.phase.counts["load_branches"] += scope.warp_executions * trips
+
+    def _load_chain(self, statement: Any) -> LoadChain:
+        chain = LoadChain(self.memory.is_global, set(self.launch.thread_variables))
+        chain.read(statement)
+        return chain
 
     def _count_local_waits(self, scope: Scope, waits: float) -> None:
         if waits:

@@ -1,0 +1,126 @@
+"""Counts the round trips that the loads of a statement wait for, one after another.
+
+A load whose address derives from another load waits for it. No load leaves a branch that the compiler keeps:
+those in it, and those of the code after it, wait for a round trip of their own. Loads at addresses that are
+equal for all threads of a block count as none: they are few, and most find a sector that was loaded before.
+Read off the machine code and times of sums of rows by atomics, of selected rows and of logits of pages by
+others (nvcc 13.0, an H200).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .expressions import constant, identity, is_choice, loads, variables
+from .loops import calls, contains, loads_globally, visit
+
+
+@dataclass
+class LoadChain:
+    """The loads of statements in the order of the program.
+
+    Attributes:
+        is_global: whether a buffer lies in device memory.
+        varying: identities of the variables whose values differ between the threads of a block.
+    """
+
+    is_global: Callable[[Any], bool]
+    varying: set[int]
+    _before: float = 0.0  # round trips of the code up to the last branch that the compiler keeps
+    _here: int = 0  # of the code since then
+    _depths: dict[int, int] = field(default_factory=dict)  # of these, until a variable has its value
+    _loaded: set[int] = field(default_factory=set)  # variables whose values derive from loads
+
+    def trips(self, joined: int = 1) -> float:
+        """Round trips of all statements so far, for one of `joined` iterations that load together.
+
+        No iteration loads before the branches of the one before it.
+        """
+        return self._before + self._here / joined
+
+    def read(self, node: Any) -> None:
+        """Add the loads of a statement. Kept branches in a loop count in each of its iterations."""
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for part in node.seq:
+                self.read(part)
+        elif kind == "For":
+            before = self._before
+            self.read(node.body)
+            self._before += (self._before - before) * ((constant(node.extent) or 1) - 1)
+        elif kind == "IfThenElse":
+            parts = [part for part in (node.then_case, node.else_case) if part is not None]
+            self._arrive(node.condition)
+            self._between(parts, is_kept=self._is_kept(node))
+        elif kind in ("Bind", "BufferStore"):
+            target = identity(node.var if kind == "Bind" else node.buffer.data)
+            is_kept = self._selects_in_branches(node.value)
+            self._between((), is_kept=is_kept)
+            depth = self._arrive(node)
+            self._depths[target] = max(depth, self._depths.get(target, 0))
+            if variables(node.value) & self.varying:
+                self.varying.add(target)
+            if variables(node.value) & self._loaded or loads_globally(node.value, self.is_global):
+                self._loaded.add(target)
+            self._between((), is_kept=is_kept)
+        elif kind == "Evaluate":
+            self._arrive(node)
+        elif hasattr(node, "body"):
+            self.read(node.body)
+
+    def _between(self, parts: Iterable[Any], *, is_kept: bool) -> None:
+        """Read the parts of a branch. All loads have arrived around each part of a kept one."""
+        for part in (None, *parts):
+            if part is not None:
+                self.read(part)
+            if is_kept:
+                self._before += self._here
+                self._here = 0
+                self._depths.clear()
+
+    def _arrive(self, node: Any) -> int:
+        """Round trips until the values of a statement or expression are there, since the last kept branch."""
+        depth = max((self._depths.get(variable, 0) for variable in variables(node)), default=0)
+        for load in loads(node):
+            if self.is_global(load.buffer) and variables(load.indices[0]) & self.varying:
+                depth = max(depth, 1 + self._arrive(load.indices[0]))
+        self._here = max(self._here, depth)
+        return depth
+
+    def _is_kept(self, branch: Any) -> bool:
+        """Whether the compiler keeps a branch, as far as this counts them.
+
+        It does so if the branch loads what decides another one in it that loads, too. A branch on data around
+        an atomic stays one as well: what is loaded for it alone is loaded in it.
+        """
+        inside = variables(branch.then_case)
+        if calls(branch.then_case, ("atomic",)):
+            waiting = {variable for variable, depth in self._depths.items() if depth}
+            return bool(variables(branch.condition) & self._loaded and inside & waiting)
+        loaded: set[int] = set()
+
+        def look(part: Any, kind: str) -> None:
+            if kind == "Bind" and loads_globally(part.value, self.is_global):
+                loaded.add(identity(part.var))
+
+        def decides(part: Any, kind: str) -> bool:
+            if kind != "IfThenElse" or not loads_globally(part.then_case, self.is_global):
+                return False
+            return bool(variables(part.condition) & loaded) or loads_globally(part.condition, self.is_global)
+
+        visit(branch.then_case, look)
+        return contains(branch.then_case, decides)
+
+    def _selects_in_branches(self, value: Any) -> bool:
+        """Whether a value selects a load by one condition on data within another one."""
+
+        def selects(part: Any, _kind: str) -> bool:
+            return (
+                is_choice(part)
+                and bool(variables(part.args[0]) & self._loaded)
+                and any(is_choice(case) and loads_globally(case, self.is_global) for case in part.args[1:])
+            )
+
+        return contains(value, selects)

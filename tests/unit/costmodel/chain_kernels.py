@@ -1,0 +1,182 @@
+# No `from __future__ import annotations`: TileLang evaluates the annotations of a prim_func when it traces
+# it.
+"""Small TileLang kernels in which loads wait for each other, or in which loops are kept."""
+
+import tilelang.language as T
+
+
+def rows_of_pages(checked, tiles=64, threads=128):
+    """Two rows of each page go to shared memory; with `checked`, those of a page with a valid number."""
+
+    @T.prim_func
+    def main(
+        Cache: T.Tensor((4096, 2, 128), "float32"),
+        Pages: T.Tensor((256, tiles), "int32"),
+        Starts: T.Tensor((256,), "int32"),
+        Y: T.Tensor((256, 128), "float32"),
+    ):
+        with T.Kernel(256, threads=threads) as bx:
+            rows = T.alloc_shared((2, 128), "float32")
+            total = T.alloc_local((1,), "float32")
+            tx = T.get_thread_binding()
+            total[0] = 0.0
+            start = Starts[bx]
+            for tile in T.serial(tiles):
+                T.sync_threads()
+                for part in T.unroll(2):
+                    rows[part, tx] = 0.0
+                    if tile + tx // 8 >= start:
+                        page = Pages[bx, tile]
+                        if checked:
+                            if page >= 0 and page < 4096:
+                                rows[part, tx] = Cache[page, part, tx]
+                        else:
+                            rows[part, tx] = Cache[page, part, tx]
+                T.sync_threads()
+                total[0] += rows[0, 127 - tx] * rows[1, 127 - tx]
+            Y[bx, tx] = total[0]
+
+    return main
+
+
+def sums_of_rows(by_atomics, rows=16, threads=128):
+    """Rows that are added to, or stored as, the rows with given numbers, if these are valid."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((256 * rows, threads), "float32"),
+        Rows: T.Tensor((256 * rows,), "int32"),
+        Y: T.Tensor((4096, threads), "float32"),
+    ):
+        with T.Kernel(256, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            for i in T.unroll(rows):
+                row = Rows[bx * rows + i]
+                value = X[bx * rows + i, tx]
+                if row >= 0 and row < 4096:
+                    if by_atomics:
+                        T.atomic_add(Y[row, tx], value)
+                    else:
+                        Y[row, tx] = value
+
+    return main
+
+
+def chosen_numbers(chosen, steps=8, threads=128):
+    """Numbers at loaded places, each with another one for places below zero if they are `chosen`."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((4096,), "float32"),
+        Places: T.Tensor((256, steps, threads), "int32"),
+        Y: T.Tensor((256, steps, threads), "float32"),
+    ):
+        with T.Kernel(256, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            for i in T.unroll(steps):
+                place = Places[bx, i, tx]
+                if chosen:
+                    Y[bx, i, tx] = T.if_then_else(place >= 0, X[place], -1.0)
+                else:
+                    Y[bx, i, tx] = X[place]
+
+    return main
+
+
+def places_of_places(steps, threads=128):
+    """Numbers at places that are loaded from loaded places, one in each iteration."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((4096,), "float32"),
+        Places: T.Tensor((4096,), "int32"),
+        First: T.Tensor((256, steps, threads), "int32"),
+        Y: T.Tensor((256, threads), "float32"),
+    ):
+        with T.Kernel(256, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for i in T.serial(steps):
+                total[0] += X[Places[First[bx, i, tx]]]
+            Y[bx, tx] = total[0]
+
+    return main
+
+
+def steps_over_an_array(steps, work, threads=128):
+    """A loop over a local array: sums of its elements, or choices between them."""
+
+    @T.prim_func
+    def main(X: T.Tensor((64, steps, threads), "float32"), Y: T.Tensor((64, steps, threads), "float32")):
+        with T.Kernel(64, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            held = T.alloc_local((steps,), "float32")
+            total = T.alloc_local((1,), "float32")
+            for i in T.unroll(steps):
+                held[i] = X[bx, i, tx]
+            total[0] = X[bx, 0, 0]
+            for i in T.serial(steps):
+                if work == "sums":
+                    total[0] += held[i]
+                else:
+                    held[i] = T.if_then_else(
+                        held[i] > total[0] and held[i] < 9.0, total[0], held[i] * total[0]
+                    )
+            for i in T.unroll(steps):
+                Y[bx, i, tx] = held[i] + total[0]
+
+    return main
+
+
+def triangle_of_rows(rows, columns, quotient, threads=128):
+    """Sums over a triangle of rows and columns, whose comparisons have a quotient of the column."""
+
+    @T.prim_func
+    def main(Y: T.Tensor((64, threads, 8), "float32")):
+        with T.Kernel(64, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            total = T.alloc_local((8,), "float32")
+            T.clear(total)
+            for i in T.unroll(rows):
+                for j in T.unroll(columns):
+                    if tx <= i * 8 + j // quotient:
+                        total[j % 8] += 1.5
+            for j in T.unroll(8):
+                Y[bx, tx, j] = total[j]
+
+    return main
+
+
+def larger_ones(counted, steps=64, threads=128):
+    """How many of a row's numbers are larger than a thread's: ones are added up, or the numbers."""
+
+    @T.prim_func
+    def main(X: T.Tensor((64, steps), "int32"), Y: T.Tensor((64, threads), "int32")):
+        with T.Kernel(64, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            total = T.alloc_local((1,), "int32")
+            total[0] = 0
+            for i in T.serial(steps):
+                total[0] += T.if_then_else(X[bx, i] > tx, 1 if counted else X[bx, i], 0)
+            Y[bx, tx] = total[0]
+
+    return main
+
+
+def first_copies(first, steps=8, threads=128):
+    """Numbers that are exchanged for larger ones in the first copies of an unrolled loop, or in all."""
+
+    @T.prim_func
+    def main(X: T.Tensor((64, steps, threads), "float32"), Y: T.Tensor((64, steps, threads), "float32")):
+        with T.Kernel(64, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            held = T.alloc_local((steps,), "float32")
+            for i in T.unroll(steps):
+                held[i] = X[bx, i, tx]
+            for i in T.unroll(steps):
+                held[i] = T.if_then_else(i < first and held[i] < held[0], held[0], held[i])
+            for i in T.unroll(steps):
+                Y[bx, i, tx] = held[i]
+
+    return main
