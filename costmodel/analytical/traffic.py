@@ -32,6 +32,9 @@ FETCHED_AGAIN, READ_OFTEN = 0.45, 2.5
 # Units of L2 that execute atomics: read off the times of one kernel that adds 32 lanes to each address, in
 # two sizes (H200: 2.1 and 5.3 ms, 1.9 and 5.3 by `_queues_us`).
 ATOMIC_UNITS = 96.0
+# Nanoseconds between atomics at one address, of integers and of floating-point numbers (experiments/atomics,
+# an H200)
+ATOMIC_NS, FLOAT_ATOMIC_NS = 0.75, 1.77
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,12 +348,11 @@ def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
 def atomic_us(profile: KernelProfile, target: Target) -> float:
     """Microseconds of atomics that wait for each other: a lower bound.
 
-    Lanes that add to one address follow each other, a cycle apart at least. All lanes of a block that share
-    the address count, times all blocks that share it. Addresses that loaded data chooses are taken as spread
-    evenly over the tensor. Lanes of one instruction also queue at the unit of L2 that has the line.
+    Lanes that add to one address follow each other. All lanes of a block that share the address count, times
+    all blocks that share it. Addresses that loaded data chooses are taken as spread evenly over the tensor.
+    Lanes of one instruction also queue at the unit of L2 that has the line.
     """
-    cycles = _most_contended(profile) / target["core.clock_mhz"]
-    return max(cycles, _queues_us(profile, target))
+    return max(_most_contended(profile) / 1e3, _queues_us(profile, target))
 
 
 def _atomics(profile: KernelProfile) -> Iterator[tuple[Access, Phase, Role]]:
@@ -362,7 +364,7 @@ def _atomics(profile: KernelProfile) -> Iterator[tuple[Access, Phase, Role]]:
 
 
 def _most_contended(profile: KernelProfile) -> float:
-    """Lanes that use the address of an atomic that most lanes use."""
+    """Nanoseconds of the lanes that use one address, at the atomic that this takes longest."""
     longest = 0.0
     sizes = {t.label: t.bytes for t in profile.tensors}
     for access, phase, _ in _atomics(profile):
@@ -373,10 +375,11 @@ def _most_contended(profile: KernelProfile) -> float:
             * (1.0 if access.loop_dependent else phase.trips.mean)
         )
         sharing = profile.blocks * tiles.turns / tiles.count(profile.grid)
-        longest = max(longest, lanes * sharing)
+        each = FLOAT_ATOMIC_NS if access.is_float else ATOMIC_NS
+        longest = max(longest, lanes * sharing * each)
         if access.row_bytes and sizes.get(access.tensor):
             moved = access.bytes * phase.trips.mean * profile.blocks
-            longest = max(longest, moved / sizes[access.tensor])
+            longest = max(longest, moved / sizes[access.tensor] * each)
     return longest
 
 

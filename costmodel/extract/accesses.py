@@ -315,7 +315,8 @@ def _merged(scope: Scope, site: AccessSite, width: int, *, write: bool) -> tuple
     joins fewer loads of some types (`widest_joined`).
     """
     factor, widest = 1, WIDEST_ACCESS_BYTES
-    for loop in reversed(scope.loops):
+    outer = () if scope.phase_loop is None else (scope.phase_loop,)
+    for loop in reversed((*outer, *scope.loops)):
         if not write and site.vector == 1:
             widest = min(widest, widest_joined(site.dtype, loop.functions))
         along = 1

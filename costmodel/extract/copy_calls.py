@@ -214,7 +214,7 @@ def atomic(context: CountingContext, call: Any, scope: Scope) -> None:
         addresses, active = np.arange(scope.warp_lanes)[None, :], None
     combined = not is_float and scope.warp_lanes > 1 and not np.ptp(addresses, axis=1).any()
     inside = scope.with_elected(scope.launch.warp_threads) if combined else scope
-    access = lane_access(inside, widened, write=True, mechanism="atomic")
+    access = replace(lane_access(inside, widened, write=True, mechanism="atomic"), is_float=is_float)
     if swaps and site.space is Space.SHARED:
         rounds = access.instructions * (lanes_of_address(addresses, active) - 1)
         access = replace(access, transactions=access.transactions + rounds * SWAP_WAVEFRONTS)
@@ -223,8 +223,8 @@ def atomic(context: CountingContext, call: Any, scope: Scope) -> None:
         context.phase.counts["load_branches"] += SWAP_TRIPS * scope.warp_executions / scope.warp_share
     context.phase.accesses.append(access)
     context.add_note(
-        "atomics on one address are taken to follow each other a cycle apart; "
-        "what contention costs beyond is not known"
+        "atomics on one address are taken to follow each other; "
+        "how those of many addresses meet at the units of L2 is an estimate"
     )
     for argument in call.args[position + 1 :]:
         context.count_value(argument, scope)

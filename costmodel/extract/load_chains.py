@@ -2,19 +2,21 @@
 
 A load whose address derives from another load waits for it. No load leaves a branch that the compiler keeps:
 those in it, and those of the code after it, wait for a round trip of their own. Loads at addresses that are
-equal for all threads of a block count as none: they are few, and most find a sector that was loaded before.
+equal for all threads of a warp count as none: they are few, and most find a sector that was loaded before.
 Read off the machine code and times of sums of rows by atomics, of selected rows and of logits of pages by
 others (nvcc 13.0, an H200).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .expressions import constant, identity, is_choice, loads, variables
 from .loops import calls, contains, loads_globally, visit
+
+WARP_THREADS = 32
 
 
 @dataclass
@@ -23,7 +25,7 @@ class LoadChain:
 
     Attributes:
         is_global: whether a buffer lies in device memory.
-        varying: identities of the variables whose values differ between the threads of a block.
+        varying: identities of the variables whose values differ between the threads of a warp.
     """
 
     is_global: Callable[[Any], bool]
@@ -32,6 +34,7 @@ class LoadChain:
     _here: int = 0  # of the code since then
     _depths: dict[int, int] = field(default_factory=dict)  # of these, until a variable has its value
     _loaded: set[int] = field(default_factory=set)  # variables whose values derive from loads
+    _movable: set[int] = field(default_factory=set)  # variables that are loads under no condition
 
     def trips(self, joined: int = 1) -> float:
         """Round trips of all statements so far, for one of `joined` iterations that load together.
@@ -49,7 +52,8 @@ class LoadChain:
         elif kind == "For":
             before = self._before
             self.read(node.body)
-            self._before += (self._before - before) * ((constant(node.extent) or 1) - 1)
+            again = constant(node.extent) or 1 if self._changes_loads(node) else 1
+            self._before += (self._before - before) * (again - 1)
         elif kind == "IfThenElse":
             parts = [part for part in (node.then_case, node.else_case) if part is not None]
             self._arrive(node.condition)
@@ -60,10 +64,12 @@ class LoadChain:
             self._between((), is_kept=is_kept)
             depth = self._arrive(node)
             self._depths[target] = max(depth, self._depths.get(target, 0))
-            if variables(node.value) & self.varying:
+            if self._differs(node.value):
                 self.varying.add(target)
             if variables(node.value) & self._loaded or loads_globally(node.value, self.is_global):
                 self._loaded.add(target)
+            if kind == "Bind" and type(node.value).__name__ == "BufferLoad":
+                self._movable.add(target)
             self._between((), is_kept=is_kept)
         elif kind == "Evaluate":
             self._arrive(node)
@@ -84,20 +90,36 @@ class LoadChain:
         """Round trips until the values of a statement or expression are there, since the last kept branch."""
         depth = max((self._depths.get(variable, 0) for variable in variables(node)), default=0)
         for load in loads(node):
-            if self.is_global(load.buffer) and variables(load.indices[0]) & self.varying:
+            if self.is_global(load.buffer) and self._differs(load.indices[0]):
                 depth = max(depth, 1 + self._arrive(load.indices[0]))
         self._here = max(self._here, depth)
         return depth
+
+    def _changes_loads(self, loop: Any) -> bool:
+        """Whether the iterations of a loop load different numbers from device memory."""
+        loaded = [load for load in loads(loop.body) if self.is_global(load.buffer)]
+        return any(identity(loop.loop_var) in variables(load.indices[0]) for load in loaded)
+
+    def _differs(self, value: Any) -> bool:
+        """Whether a value may differ between the lanes of a warp."""
+        kind = type(value).__name__
+        if kind in ("FloorDiv", "Div") and (constant(value.b) or 1) % WARP_THREADS == 0:
+            return False
+        if kind == "Var":
+            return identity(value) in self.varying
+        if kind == "BufferLoad":
+            return identity(value.buffer.data) in self.varying or self._differs(value.indices[0])
+        return any(map(self._differs, _operands(value)))
 
     def _is_kept(self, branch: Any) -> bool:
         """Whether the compiler keeps a branch, as far as this counts them.
 
         It does so if the branch loads what decides another one in it that loads, too. A branch on data around
-        an atomic stays one as well: what is loaded for it alone is loaded in it.
+        an atomic stays one as well: what was loaded for it alone, under no condition, is loaded in it.
         """
         inside = variables(branch.then_case)
         if calls(branch.then_case, ("atomic",)):
-            waiting = {variable for variable, depth in self._depths.items() if depth}
+            waiting = {variable for variable in self._movable if self._depths.get(variable)}
             return bool(variables(branch.condition) & self._loaded and inside & waiting)
         loaded: set[int] = set()
 
@@ -114,13 +136,31 @@ class LoadChain:
         return contains(branch.then_case, decides)
 
     def _selects_in_branches(self, value: Any) -> bool:
-        """Whether a value selects a load by one condition on data within another one."""
+        """Whether a value selects a load by one condition on data within another one.
+
+        The inner one may decide what the outer one tests.
+        """
+
+        def chooses_load(part: Any, _kind: str) -> bool:
+            return is_choice(part) and loads_globally(part, self.is_global)
 
         def selects(part: Any, _kind: str) -> bool:
-            return (
-                is_choice(part)
-                and bool(variables(part.args[0]) & self._loaded)
-                and any(is_choice(case) and loads_globally(case, self.is_global) for case in part.args[1:])
-            )
+            if not is_choice(part):
+                return False
+            condition, *cases = part.args
+            if contains(condition, chooses_load):
+                return any(loads_globally(case, self.is_global) for case in cases)
+            decided = bool(variables(condition) & self._loaded)
+            return decided and any(chooses_load(case, "") for case in cases)
 
         return contains(value, selects)
+
+
+def _operands(value: Any) -> Sequence[Any]:
+    """The expressions that an expression consists of, but for loads."""
+    if type(value).__name__ in ("IntImm", "FloatImm", "StringImm"):
+        return ()
+    if type(value).__name__ == "Call":
+        return list(value.args)
+    names = ("a", "b", "value", "condition", "true_value", "false_value", "base", "stride")
+    return [part for part in (getattr(value, name, None) for name in names) if part is not None]

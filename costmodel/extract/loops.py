@@ -79,6 +79,10 @@ def calls(node: Any, names: tuple[str, ...]) -> bool:
     return contains(node, is_one)
 
 
+def is_loop(_part: Any, kind: str) -> bool:
+    return kind in ("For", "While")
+
+
 def breaks(node: Any) -> bool:
     """Whether `node` contains a call that leaves a loop before its last iteration."""
     return contains(node, lambda part, kind: kind == "Call" and call_name(part) in BREAKS)
@@ -210,7 +214,8 @@ def body_of(node: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
         guards = variable in plain_variables(node.condition) and any(
             touches_global(part, is_global) for part in cases
         )
-        return replace(inside, guarded=inside.guarded or guards)
+        tested = _loads_of(node.condition, is_global, variable).loads
+        return replace(inside, loads=inside.loads + tested, guarded=inside.guarded or guards)
     if kind == "BufferStore":
         found = _loads_of(node.value, is_global, variable)
         lanes = 0 if is_global(node.buffer) else element_type(str(node.value.dtype)).lanes

@@ -6,12 +6,13 @@ first routine are one round trip, those used between it and the next one are ano
 behind its last routine is loaded with what the next copy of it needs. Read off the machine code of three
 kernels by others (nvcc 13.0): a neuron model whose iterations load nine numbers around four divisions, in
 four places; the same forwards, where two copies of an iteration have a division each; and a sum over heads,
-in four copies.
+in four copies. The same holds without a loop: a gate of a recurrent network by others has eight loads around
+three exact functions, in four places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 from .element_types import element_type
@@ -32,12 +33,25 @@ def trips_between_routines(loop: Any, is_global: Callable[[Any], bool], copies: 
         is_global: whether a buffer lies in device memory.
         copies: iterations that follow each other in the machine code.
     """
-    body = _Body(identity(loop.loop_var), is_global)
+    body = _Body({identity(loop.loop_var)}, is_global)
     body.read(loop.body)
     if not body.routines:
         return 0.0
     shared = {0, body.routines} <= body.used
     return len(body.used) - shared * (1 - 1 / copies)
+
+
+def trips_without_loops(statement: Any, is_global: Callable[[Any], bool], indices: Set[int]) -> float:
+    """Round trips of the loads of a statement without loops; 0 if it calls no routine.
+
+    Args:
+        statement: what each thread executes once.
+        is_global: whether a buffer lies in device memory.
+        indices: the variables that number threads and blocks.
+    """
+    body = _Body(set(indices), is_global)
+    body.read(statement)
+    return len(body.used) if body.routines else 0.0
 
 
 class _Body:
@@ -48,10 +62,10 @@ class _Body:
         used: numbers of routines before which values are used that the iteration has loaded.
     """
 
-    def __init__(self, variable: int, is_global: Callable[[Any], bool]) -> None:
+    def __init__(self, changed: set[int], is_global: Callable[[Any], bool]) -> None:
         self.routines = 0
         self.used: set[int] = set()
-        self._changed = {variable}  # variables and buffers that differ from iteration to iteration
+        self._changed = changed  # variables and buffers that differ from iteration to iteration
         self._waiting: set[int] = set()  # those that have loaded values which nothing has used yet
         self._is_global = is_global
 
@@ -94,11 +108,10 @@ class _Body:
         value = node.value
         if variables(value) & self._changed or self._loads(value):
             self._changed.add(target)
-        if type(value).__name__ == "BufferLoad" and self._loads(value):
+        is_stored = type(node).__name__ == "BufferStore" and self._is_global(node.buffer)
+        if type(value).__name__ == "BufferLoad" and self._loads(value) and not is_stored:
             self._waiting.add(target)
         else:
-            self._use(value)
-        if type(node).__name__ == "BufferStore" and self._is_global(node.buffer):
             self._use(value)
 
     def _loads(self, value: Any) -> bool:
@@ -109,12 +122,14 @@ class _Body:
         )
 
     def _use(self, value: Any) -> None:
-        read = variables(value)
-        if self._loads(value) or read & self._waiting:
-            self.used.add(self.routines)
-            self._waiting -= read
+        """Read an expression in the order of its operations."""
 
         def look(part: Any, kind: str) -> None:
+            if kind == "BufferLoad" and self._loads(part):
+                self.used.add(self.routines)
+            elif kind in ("Var", "BufferLoad") and (read := variables(part) & self._waiting):
+                self.used.add(self.routines)
+                self._waiting -= read
             if calls_routine(part, kind) and element_type(str(part.dtype)).bits == ROUTINE_BITS:
                 self.routines += bool(variables(part) & self._changed)
 

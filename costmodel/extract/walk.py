@@ -33,7 +33,7 @@ from .memory import Memory
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
 from .roles import RoleCounts, roles_of
-from .routine_trips import trips_between_routines
+from .routine_trips import trips_between_routines, trips_without_loops
 from .scalar_programs import LoopState, ScalarProgram, ScalarResult, turns_of
 from .scope import Scope
 from .shared_memory_order import (
@@ -137,6 +137,11 @@ class KernelReader:
             self.memory.filled,
         )
         self.statement(function.body, scope)
+        if not self.fast_math and not loops.contains(function.body, loops.is_loop):
+            indices = self.launch.thread_variables | {v for v, _ in self.launch.block.values()}
+            trips_of_loads = trips_without_loops(function.body, self.memory.is_global, indices)
+            if trips_of_loads > 1:
+                self.phase.counts["load_branches"] += scope.warp_executions * trips_of_loads
         self._live.finish(self.memory.register_bytes())
 
     @property
@@ -450,8 +455,8 @@ class KernelReader:
             self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * turns
         elif in_turn := rewritten_in_turn(node.body, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * turns * in_turn
-        elif alone and (in_turn := self._load_chain(node).trips()) > 1:
-            self.phase.counts["load_branches"] += scope.warp_executions * in_turn
+        elif alone and (trips_in_turn := self._load_chain(node).trips()) > 1:
+            self.phase.counts["load_branches"] += scope.warp_executions * trips_in_turn
         with self._around_elements(node):
             return self._body(
                 node,
@@ -527,6 +532,8 @@ class KernelReader:
         rewrites = not as_phase and rewrites_shared(node.body)
         # a store to shared memory may change what the next iteration loads
         copies = 1 if unrolled or as_phase or rewrites else copied_iterations(node)
+        if as_phase and together > 1 and not stores_to_shared(node.body):
+            copies = 2 ** int(math.log2(together))
         if start is not None:
             step = node.loop_var - start if start else node.loop_var
             variable = node.loop_var

@@ -93,6 +93,7 @@ class Access:
     peer: str = ""
     # plain stores: 128-byte lines that its instructions touch; loads: 0, or what the analytical model finds
     lines: float = 0.0
+    is_float: bool = False  # atomics: of floating-point numbers, which take L2 longer
 
 
 @dataclass(frozen=True, slots=True)

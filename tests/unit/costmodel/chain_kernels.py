@@ -180,3 +180,78 @@ def first_copies(first, steps=8, threads=128):
                 Y[bx, i, tx] = held[i]
 
     return main
+
+
+def quotients_of_rows(in_loop, steps=64, threads=128):
+    """Exact quotients: one in each iteration of a loop, or the sum of two of each thread."""
+
+    @T.prim_func
+    def looped(X: T.Tensor((64, steps, threads), "float32"), Y: T.Tensor((64, steps, threads), "float32")):
+        with T.Kernel(64, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            for i in T.serial(steps):
+                Y[bx, i, tx] = 1.0 / (X[bx, i, tx] + 2.0)
+
+    @T.prim_func
+    def once(
+        A: T.Tensor((64, threads), "float32"),
+        B: T.Tensor((64, threads), "float32"),
+        Y: T.Tensor((64, threads), "float32"),
+    ):
+        with T.Kernel(64, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            Y[bx, tx] = 1.0 / (A[bx, tx] + 2.0) + 1.0 / (B[bx, tx] + 2.0)
+
+    return looped if in_loop else once
+
+
+def bounds_reached(count, threads=128):
+    """The last of the bounds that a thread reaches."""
+
+    @T.prim_func
+    def main(Bounds: T.Tensor((count + 1,), "int32"), Y: T.Tensor((64, threads), "int32")):
+        with T.Kernel(64, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            last = T.alloc_local((1,), "int32")
+            last[0] = 0
+            for b in T.serial(count):
+                if Bounds[b] <= bx * threads + tx and bx * threads + tx < Bounds[b + 1]:
+                    last[0] = b
+            Y[bx, tx] = last[0]
+
+    return main
+
+
+def rows_in_shared_memory(depth, threads=32):
+    """Products of a row in shared memory for each thread with a vector in device memory."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((64, threads, depth), "float32"),
+        W: T.Tensor((depth,), "float32"),
+        Y: T.Tensor((64, threads), "float32"),
+    ):
+        with T.Kernel(64, threads=threads) as bx:
+            tile = T.alloc_shared((threads, depth), "float32")
+            total = T.alloc_local((1,), "float32")
+            tx = T.get_thread_binding()
+            T.copy(X[bx, 0, 0], tile)
+            total[0] = 0.0
+            for k in T.serial(depth):
+                total[0] += tile[tx, k] * W[k]
+            Y[bx, tx] = total[0]
+
+    return main
+
+
+def sum_of_all(dtype, n=1 << 20, threads=128):
+    """One sum to which each block adds a number."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), dtype), Y: T.Tensor((1,), dtype)):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            if tx == 0:
+                T.atomic_add(Y[0], X[bx * threads])
+
+    return main

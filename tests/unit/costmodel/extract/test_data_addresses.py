@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.unit.costmodel import chain_kernels, sample_kernels
 from tests.unit.costmodel import gather_kernels as kernels
-from tests.unit.costmodel import sample_kernels
 from tests.unit.costmodel.extract.reading import accesses, read
 from tilesight.costmodel import default_model
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.traffic import ATOMIC_NS, FLOAT_ATOMIC_NS
 from tilesight.profile.values import Access, KernelProfile, Space
 from tilesight.records.trial import Prediction
 from tilesight.target.spec import load_target
@@ -147,8 +148,17 @@ def test_scattered_rows_are_written_once_to_a_table_that_fits() -> None:
 
 def test_few_bins_contend_for_atomics() -> None:
     few, many = (predict(kernels.histogram(bins, 1 << 22)).terms_us["atomics"] for bins in (16, 1 << 16))
-    assert few > 1e-3 / 1.98 * (1 << 18)  # adds to each of 16 bins, a cycle apart at least
+    assert few > 1e-3 * ATOMIC_NS * (1 << 18)  # adds to each of 16 bins
     assert few > 8 * many  # most units of L2 have no line of them
+
+
+def test_floats_are_added_to_one_address_more_slowly_than_integers() -> None:
+    floats, integers = (
+        predict(chain_kernels.sum_of_all(dtype, 1 << 20)).terms_us["atomics"]
+        for dtype in ("float32", "int32")
+    )
+    assert floats == pytest.approx(1e-3 * FLOAT_ATOMIC_NS * (1 << 20) / 128)
+    assert integers < 0.6 * floats
 
 
 def test_a_table_beyond_the_caches_of_a_cpu_is_fetched_again() -> None:

@@ -71,3 +71,21 @@ def test_the_segments_of_a_running_sum_follow_each_other() -> None:
     """Two of eight rows for each of four warps, eight segments each."""
     profile = read(sample_kernels.running_sums(1024, 256, 8))
     assert total(profile, "exchange_steps") == 2 * 8 * math.log2(32)
+
+
+@pytest.mark.parametrize(("in_loop", "waits"), [(True, 64), (False, 2)])
+def test_loads_wait_between_exact_quotients(in_loop: bool, waits: int) -> None:
+    """Each iteration of the loop has one; without a loop, the second divisor is loaded behind the first."""
+    profile = read(chain_kernels.quotients_of_rows(in_loop, steps=64))
+    assert total(profile, "load_branches") == waits * WARPS
+
+
+def test_what_a_condition_loads_is_in_flight_as_well() -> None:
+    """Two loads an iteration: 32 are in flight with 16 iterations."""
+    (loop,) = [p for r in read(chain_kernels.bounds_reached(256)).roles for p in r.phases if p.is_loop]
+    assert loop.pipeline_depth == 16
+
+
+def test_iterations_that_load_together_join_their_neighbours_in_shared_memory() -> None:
+    profile = read(chain_kernels.rows_in_shared_memory(256))
+    assert [a.vector_bytes for a in accesses(profile, Space.SHARED)] == [16]
