@@ -44,9 +44,9 @@ def test_tunes_measures_and_answers_from_the_database(
     assert found.best.status is Status.VERIFIED
     assert found.best.predicted_us is not None
     assert found.baselines
-    assert all(message.startswith("the winner: ") for message in found.messages), (
-        found.messages
-    )  # nothing went wrong
+    # nothing went wrong; what the compiler's figures rule out is no fault
+    usual = ("the winner: ", "by the compiler's registers and spills they are slow")
+    assert all(any(text in message for text in usual) for message in found.messages), found.messages
     [again] = tilesight.tune(kernel, "auto", shape, database=small_quick)
     assert again.from_database
     assert again.best == found.best
