@@ -467,16 +467,19 @@ class CorePipeline:
     def _local_latency(self, role: Role, phase: Phase, resident: float) -> float:
         """Cycles for which a warp waits for elements of arrays in local memory, one after another.
 
-        A loop over an array comes to elements that were touched a whole array ago, as in a cyclic walk.
+        A loop over an array comes to elements that were touched a whole array ago, as in a cyclic walk. What
+        the iteration before touched is in the first-level cache.
         """
-        waits = phase.work.local_waits * self.target["warp.threads"] / max(1, role.threads)
+        each = self.target["warp.threads"] / max(1, role.threads)
+        waits = phase.work.local_waits * each
+        far = waits - phase.work.near_local_waits * each
         if not waits:
             return 0.0
         footprint = local_footprint(role, phase, self.occupancy) * resident
         beyond_core = missing_share(footprint, first_level_room(self.profile, self.target, resident))
         beyond_l2 = missing_share(footprint * self.cores_busy, self.target["device.memory.l2.bytes"])
         beyond = latency_cycles(self.target, beyond_l2)
-        return waits * (SHARED_CYCLES + beyond_core * max(0.0, beyond - SHARED_CYCLES))
+        return waits * SHARED_CYCLES + far * beyond_core * max(0.0, beyond - SHARED_CYCLES)
 
     def _rewriting_latency(self, role: Role, phase: Phase) -> float:
         """Latency of a warp's steps from shared memory through registers and back to shared memory.

@@ -25,7 +25,7 @@ def code_size(node: Any) -> float:
 
     Loads, stores, comparisons and integer operations count like arithmetic on floating-point numbers. The
     addresses of loads and stores are free. Read off the machine code of loops over local arrays with bodies
-    of 17 kinds (nvcc 13.0, experiments/unrolled_loops).
+    of 13 kinds (nvcc 13.0, experiments/unrolled_loops).
     """
     kind = type(node).__name__
     if kind == "SeqStmt":

@@ -9,14 +9,12 @@ others (nvcc 13.0, an H200).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .expressions import constant, identity, is_choice, loads, variables
 from .loops import calls, contains, loads_globally, visit
-
-WARP_THREADS = 32
 
 
 @dataclass
@@ -26,10 +24,12 @@ class LoadChain:
     Attributes:
         is_global: whether a buffer lies in device memory.
         varying: identities of the variables whose values differ between the threads of a warp.
+        warp_threads: of a warp.
     """
 
     is_global: Callable[[Any], bool]
     varying: set[int]
+    warp_threads: int
     _before: float = 0.0  # round trips of the code up to the last branch that the compiler keeps
     _here: int = 0  # of the code since then
     _depths: dict[int, int] = field(default_factory=dict)  # of these, until a variable has its value
@@ -55,43 +55,46 @@ class LoadChain:
             again = constant(node.extent) or 1 if self._changes_loads(node) else 1
             self._before += (self._before - before) * (again - 1)
         elif kind == "IfThenElse":
-            parts = [part for part in (node.then_case, node.else_case) if part is not None]
-            self._arrive(node.condition)
-            self._between(parts, is_kept=self._is_kept(node))
+            self._wait_of(node.condition)
+            is_kept = self._is_kept(node)
+            for part in (node.then_case, node.else_case):
+                if part is not None:
+                    self._let_arrive(is_kept)
+                    self.read(part)
+            self._let_arrive(is_kept)
         elif kind in ("Bind", "BufferStore"):
-            target = identity(node.var if kind == "Bind" else node.buffer.data)
             is_kept = self._selects_in_branches(node.value)
-            self._between((), is_kept=is_kept)
-            depth = self._arrive(node)
-            self._depths[target] = max(depth, self._depths.get(target, 0))
-            if self._differs(node.value):
-                self.varying.add(target)
-            if variables(node.value) & self._loaded or loads_globally(node.value, self.is_global):
-                self._loaded.add(target)
-            if kind == "Bind" and type(node.value).__name__ == "BufferLoad":
-                self._movable.add(target)
-            self._between((), is_kept=is_kept)
+            self._let_arrive(is_kept)
+            self._assign(node, identity(node.var if kind == "Bind" else node.buffer.data))
+            self._let_arrive(is_kept)
         elif kind == "Evaluate":
-            self._arrive(node)
+            self._wait_of(node)
         elif hasattr(node, "body"):
             self.read(node.body)
 
-    def _between(self, parts: Iterable[Any], *, is_kept: bool) -> None:
-        """Read the parts of a branch. All loads have arrived around each part of a kept one."""
-        for part in (None, *parts):
-            if part is not None:
-                self.read(part)
-            if is_kept:
-                self._before += self._here
-                self._here = 0
-                self._depths.clear()
+    def _let_arrive(self, is_kept: bool) -> None:
+        """Wait for all loads so far, where a branch begins or ends, if the compiler keeps it."""
+        if is_kept:
+            self._before += self._here
+            self._here = 0
+            self._depths.clear()
 
-    def _arrive(self, node: Any) -> int:
+    def _assign(self, node: Any, target: int) -> None:
+        depth = self._wait_of(node)
+        self._depths[target] = max(depth, self._depths.get(target, 0))
+        if self._differs(node.value):
+            self.varying.add(target)
+        if variables(node.value) & self._loaded or loads_globally(node.value, self.is_global):
+            self._loaded.add(target)
+        if type(node).__name__ == "Bind" and type(node.value).__name__ == "BufferLoad":
+            self._movable.add(target)
+
+    def _wait_of(self, node: Any) -> int:
         """Round trips until the values of a statement or expression are there, since the last kept branch."""
         depth = max((self._depths.get(variable, 0) for variable in variables(node)), default=0)
         for load in loads(node):
             if self.is_global(load.buffer) and self._differs(load.indices[0]):
-                depth = max(depth, 1 + self._arrive(load.indices[0]))
+                depth = max(depth, 1 + self._wait_of(load.indices[0]))
         self._here = max(self._here, depth)
         return depth
 
@@ -103,7 +106,7 @@ class LoadChain:
     def _differs(self, value: Any) -> bool:
         """Whether a value may differ between the lanes of a warp."""
         kind = type(value).__name__
-        if kind in ("FloorDiv", "Div") and (constant(value.b) or 1) % WARP_THREADS == 0:
+        if kind in ("FloorDiv", "Div") and (constant(value.b) or 1) % self.warp_threads == 0:
             return False
         if kind == "Var":
             return identity(value) in self.varying

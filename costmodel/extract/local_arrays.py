@@ -4,7 +4,7 @@ The compiler gives registers to the elements of an array only if it unrolls ever
 keeps a loop if the number of its iterations is known only at run time, if it has more than MOST_ITERATIONS,
 or if the unrolled loop would have more than MOST_OPERATIONS (`code_size`). Source: the stack frames that
 ptxas reports for 580 public kernels of an outside set, of which 60 have such loops (up to 128 iterations are
-unrolled, 512 are not), and loops with bodies of 17 kinds (experiments/unrolled_loops). Nor does it unroll
+unrolled, 512 are not), and loops with bodies of 13 kinds (experiments/unrolled_loops). Nor does it unroll
 loops that together index an array of more elements than a thread has registers, unless the source requests
 that (33 nested loops over arrays of 8 to 1,024 elements, nvcc 13.0). No unrolling makes an index constant
 that derives from data, or from the number of the thread or block.

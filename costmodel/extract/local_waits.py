@@ -10,7 +10,7 @@ machine code of 20 loops.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .expressions import constant, identity, loads, variables
 from .local_arrays import is_kept, is_linear
@@ -19,7 +19,22 @@ from .loops import contains, is_unrolled
 WIDE = 4  # elements of 4 bytes that a thread loads at once
 
 
-def waits_for_local_memory(loop: Any, arrays: frozenset[int]) -> float:
+class LocalWaits(NamedTuple):
+    """How often a thread waits for arrays in local memory.
+
+    Attributes:
+        all: the waits.
+        near: of these, for elements that the iteration before touched, such as a sum to which a loop adds.
+    """
+
+    all: float = 0.0
+    near: float = 0.0
+
+    def times(self, count: float) -> LocalWaits:
+        return LocalWaits(self.all * count, self.near * count)
+
+
+def waits_for_local_memory(loop: Any, arrays: frozenset[int]) -> LocalWaits:
     """How often a thread waits for arrays in local memory in an iteration of a loop that is no unrolled one.
 
     Args:
@@ -27,7 +42,7 @@ def waits_for_local_memory(loop: Any, arrays: frozenset[int]) -> float:
         arrays: identities of the arrays in local memory.
     """
     if not arrays or is_unrolled(loop) or not is_kept(loop, frozenset()) or _has_kept(loop.body):
-        return 0.0
+        return LocalWaits()
     body = _Accesses(arrays)
     body.read(loop.body, 1.0, identity(loop.loop_var))
     return body.waits
@@ -80,15 +95,19 @@ class _Accesses:
             self._is_open = True
 
     @property
-    def waits(self) -> float:
+    def waits(self) -> LocalWaits:
         """Waits of a thread in one iteration."""
         every = [load for _, group, _ in self._groups for load in group]
         stored = {identity(store.buffer.data) for store in self._stores}
         if not any(stored - {identity(load.buffer.data)} for load in every) or self._share_an_address(every):
-            return 0.0
-        return sum(
+            return LocalWaits()
+        found = [
             times / (WIDE if not self._is_guarded and all(_is_step(x, v) for x in group) else 1)
             for times, group, v in self._groups
+        ]
+        near = [not any(v in variables(x.indices[0]) for x in group) for _, group, v in self._groups]
+        return LocalWaits(
+            sum(found), sum(count for count, is_near in zip(found, near, strict=True) if is_near)
         )
 
     def _share_an_address(self, every: Sequence[Any]) -> bool:

@@ -80,6 +80,7 @@ def calls(node: Any, names: tuple[str, ...]) -> bool:
 
 
 def is_loop(_part: Any, kind: str) -> bool:
+    """Whether a statement is a loop, as `contains` asks."""
     return kind in ("For", "While")
 
 

@@ -65,7 +65,8 @@ class _Body:
     def __init__(self, changed: set[int], is_global: Callable[[Any], bool]) -> None:
         self.routines = 0
         self.used: set[int] = set()
-        self._changed = changed  # variables and buffers that differ from iteration to iteration
+        # variables and buffers that differ from iteration to iteration, or from thread to thread
+        self._changed = changed
         self._waiting: set[int] = set()  # those that have loaded values which nothing has used yet
         self._is_global = is_global
 

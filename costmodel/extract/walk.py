@@ -28,7 +28,7 @@ from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
 from .load_chains import LoadChain
 from .local_arrays import arrays_in_local_memory, copied_iterations, is_kept
-from .local_waits import waits_for_local_memory
+from .local_waits import LocalWaits, waits_for_local_memory
 from .memory import Memory
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
@@ -56,7 +56,12 @@ UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents
 UNROLLED_CODE = 256.0
 WHILE = -1  # the variable that numbers the iterations of a while loop
 VOTED_SHARE = 0.5  # of the cases in which a block enters a branch that its threads vote on, if unknown
-WAITS = ("load_branches", "divided_addresses", "local_waits")  # of the loads of an iteration
+WAITS = (
+    "load_branches",
+    "divided_addresses",
+    "local_waits",
+    "near_local_waits",
+)  # of the loads of an iteration
 UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
 # operations per executing thread that an unknown call is charged
 UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
@@ -445,7 +450,7 @@ class KernelReader:
             turns = extents.mean
         if turns <= 0:
             return scope
-        self._count_local_waits(scope, local_waits * turns)
+        self._count_local_waits(scope, local_waits.times(turns))
         if branch.trips:
             self._count_kept(branch, scope, turns)
         elif not self.fast_math and not inline and loops.loads_beside_calls(node, is_global):
@@ -481,13 +486,15 @@ class KernelReader:
             self.phase.counts["load_branches"] += scope.warp_executions * trips
 
     def _load_chain(self, statement: Any) -> LoadChain:
-        chain = LoadChain(self.memory.is_global, set(self.launch.thread_variables))
+        varying = set(self.launch.thread_variables)
+        chain = LoadChain(self.memory.is_global, varying, self.launch.warp_threads)
         chain.read(statement)
         return chain
 
-    def _count_local_waits(self, scope: Scope, waits: float) -> None:
-        if waits:
-            self.phase.counts["local_waits"] += scope.warp_executions * waits
+    def _count_local_waits(self, scope: Scope, waits: LocalWaits) -> None:
+        if waits.all:
+            self.phase.counts["local_waits"] += scope.warp_executions * waits.all
+            self.phase.counts["near_local_waits"] += scope.warp_executions * waits.near
 
     @contextmanager
     def _around_elements(self, node: Any) -> Iterator[None]:

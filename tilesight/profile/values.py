@@ -121,6 +121,7 @@ class Work:
     divided_addresses: float = 0.0  # of such branches of warps, those whose addresses need divisions first
     # waits of warps for elements of arrays in local memory, which no load of a later iteration passes
     local_waits: float = 0.0
+    near_local_waits: float = 0.0  # of these, for elements that the iteration before touched
     # branches of warps that each wait for a value from shared memory, or for an element of a local array
     shared_branches: float = 0.0
     # executions by warps of exact divisions and square roots, and of the special functions in their operands:

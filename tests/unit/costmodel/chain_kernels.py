@@ -255,3 +255,28 @@ def sum_of_all(dtype, n=1 << 20, threads=128):
                 T.atomic_add(Y[0], X[bx * threads])
 
     return main
+
+
+def extremes_of_rows(along, rows=256, columns=16, threads=128):
+    """The largest and smallest numbers of a tile's rows, or of its diagonals, in arrays of each thread."""
+
+    @T.prim_func
+    def main(X: T.Tensor((64, rows, columns), "float32"), Y: T.Tensor((64, rows, threads), "float32")):
+        with T.Kernel(64, threads=threads) as bx:
+            tile = T.alloc_shared((rows, columns), "float32")
+            largest = T.alloc_local((rows + columns,), "float32")
+            smallest = T.alloc_local((rows + columns,), "float32")
+            tx = T.get_thread_binding()
+            T.copy(X[bx, 0, 0], tile)
+            for row in T.serial(rows):
+                largest[row] = tile[row, 0]
+                smallest[row] = tile[row, 0]
+            for row in T.serial(rows):
+                for column in T.serial(columns):
+                    place = row if along == "rows" else row + column
+                    largest[place] = T.max(largest[place], tile[row, column])
+                    smallest[place] = T.min(smallest[place], tile[row, column])
+            for row in T.serial(rows):
+                Y[bx, row, tx] = largest[row] - smallest[row]
+
+    return main

@@ -309,9 +309,9 @@ def test_arrays_in_local_memory_take_the_way_of_spills() -> None:
 
 
 def test_waits_for_local_memory_last_as_long_as_a_trip_to_where_the_arrays_are() -> None:
-    def chain(array_bytes: float, waits: float) -> float:
+    def chain(array_bytes: float, waits: float, near: float = 0.0) -> float:
         stored = Access(Space.LOCAL, "b1", True, "st", 128 * 4, 4, 4, footprint_bytes=128 * array_bytes)
-        work = Work(accesses=(stored,), vector_ops=128.0, local_waits=4 * waits)
+        work = Work(accesses=(stored,), vector_ops=128.0, local_waits=4 * waits, near_local_waits=4 * near)
         role = Role("all", 128, (Phase(Trips((1.0,)), work),), local_registers=16)
         profile = KernelProfile("cuda", "sm_90a", (1320, 1, 1), 128, 1, 0, (role,), ())
         return dict(AnalyticalModel().predict((profile,), H200).terms_us)["load latency"]
@@ -319,6 +319,7 @@ def test_waits_for_local_memory_last_as_long_as_a_trip_to_where_the_arrays_are()
     core, l2, memory = (chain(size, 100.0) for size in (64, 3000, 8192))
     assert chain(8192, 0.0) == 0.0 < core < l2 < memory
     assert memory == pytest.approx(100 * H200["device.memory.dram.latency_ns"] / 1e3, rel=0.1)
+    assert chain(8192, 100.0, near=100.0) == pytest.approx(core)  # of what the iteration before touched
 
 
 def test_what_is_stored_again_at_once_is_beside_arithmetic_and_stays_in_l2() -> None:

@@ -89,3 +89,12 @@ def test_what_a_condition_loads_is_in_flight_as_well() -> None:
 def test_iterations_that_load_together_join_their_neighbours_in_shared_memory() -> None:
     profile = read(chain_kernels.rows_in_shared_memory(256))
     assert [a.vector_bytes for a in accesses(profile, Space.SHARED)] == [16]
+
+
+@pytest.mark.parametrize(("along", "waits", "near"), [("rows", 1, 1), ("diagonals", 1 / 4, 0)])
+def test_what_the_step_before_touched_in_local_memory_is_near(along: str, waits: float, near: float) -> None:
+    """Neighbours on a diagonal are loaded by four."""
+    profile = read(chain_kernels.extremes_of_rows(along, rows=256, columns=16))
+    steps = 2 * 256 * 16 * WARPS
+    assert total(profile, "local_waits") == waits * steps
+    assert total(profile, "near_local_waits") == near * steps
