@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...lowering.call_effects import may_change_memory
 from .counting import text
 from .exchange_calls import REDUCTION
-from .expressions import UnevaluableError, call_name, constant, evaluate, identity, variables
+from .expressions import UnevaluableError, call_name, conjuncts, constant, evaluate, identity, variables
 from .loops import contains, visit
 
 # Iterations of the constant loops around a statement; beyond that, elements are not told apart.
@@ -175,7 +175,7 @@ class _Uses:
 
         self._use(node.condition)
         for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
-            decided = [part for part in _conjuncts(condition) if variables(part) <= self._counters.keys()]
+            decided = [part for part in conjuncts(condition) if variables(part) <= self._counters.keys()]
             self._conditions += decided
             if body is not None:
                 self._statement(body)
@@ -348,12 +348,6 @@ def _index_variables(part: Any) -> set[int]:
 
     visit(part, look)
     return found
-
-
-def _conjuncts(condition: Any) -> list[Any]:
-    if type(condition).__name__ == "And":
-        return _conjuncts(condition.a) + _conjuncts(condition.b)
-    return [condition]
 
 
 def _changes_something(value: Any) -> bool:

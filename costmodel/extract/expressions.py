@@ -215,6 +215,13 @@ def is_choice(value: Any) -> bool:
     return call_name(value) == "tirx.if_then_else"
 
 
+def conjuncts(condition: Any) -> list[Any]:
+    """The conditions that must all hold."""
+    if type(condition).__name__ == "And":
+        return conjuncts(condition.a) + conjuncts(condition.b)
+    return [condition]
+
+
 def is_shared(buffer: Any) -> bool:
     """Whether a buffer lies in shared memory."""
     return str(buffer.scope()).startswith("shared")

@@ -171,7 +171,7 @@ def fills_of(node: Any, scope: Scope, before: Mapping[int, FilledBuffer]) -> dic
     values = frozenset[int]().union(*(scope.roots_of(v) for v in sources_of(node) - stored.keys()))
     roots = values | scope.reached_by
     phase = {loop.variable for loop in scope.phase_loops}
-    block = {variable for variable, _ in scope.launch.block.values()}
+    block = scope.launch.block_variables
     if roots - phase - block - scope.launch.thread_variables:
         return {}
     if any(local) and values & scope.launch.thread_variables:

@@ -62,6 +62,10 @@ class LaunchGeometry:
         return math.prod(extent for _, extent in self.thread.values())
 
     @property
+    def block_variables(self) -> frozenset[int]:
+        return frozenset(variable for variable, _ in self.block.values())
+
+    @property
     def thread_variables(self) -> frozenset[int]:
         return frozenset(variable for variable, _ in self.thread.values())
 

@@ -101,14 +101,13 @@ class _Accesses:
         stored = {identity(store.buffer.data) for store in self._stores}
         if not any(stored - {identity(load.buffer.data)} for load in every) or self._share_an_address(every):
             return LocalWaits()
-        found = [
-            times / (WIDE if not self._is_guarded and all(_is_step(x, v) for x in group) else 1)
-            for times, group, v in self._groups
-        ]
-        near = [not any(v in variables(x.indices[0]) for x in group) for _, group, v in self._groups]
-        return LocalWaits(
-            sum(found), sum(count for count, is_near in zip(found, near, strict=True) if is_near)
-        )
+        total = near = 0.0
+        for times, group, variable in self._groups:
+            together = not self._is_guarded and all(_is_step(load, variable) for load in group)
+            waits = times / (WIDE if together else 1)
+            total += waits
+            near += 0.0 if any(variable in variables(load.indices[0]) for load in group) else waits
+        return LocalWaits(total, near)
 
     def _share_an_address(self, every: Sequence[Any]) -> bool:
         """Whether all accesses have one index, by which no pointer moves."""

@@ -209,8 +209,7 @@ class Memory:
         memory = self._buffers.get(identity(variable), ("", ""))[0] if variable is not None else "global"
         if memory == "global":
             return
-        kept = {block for block, _ in scope.launch.block.values()}
-        kept |= {loop.variable for loop in scope.phase_loops}
+        kept = scope.launch.block_variables | {loop.variable for loop in scope.phase_loops}
         if memory.startswith("local"):
             kept |= scope.launch.thread_variables
         key = identity(variable)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...lowering.call_effects import may_change_memory
 from .counting import CountingContext
-from .expressions import UnevaluableError, constant, identity, loads, variables
+from .expressions import UnevaluableError, conjuncts, constant, identity, loads, variables
 from .scope import Scope
 
 COMPARISONS = ("LT", "LE", "GT", "GE", "EQ", "NE")
@@ -117,13 +117,6 @@ def open_share(condition: Any, scope: Scope) -> float:
     return float(held.mean())
 
 
-def conjuncts(condition: Any) -> list[Any]:
-    """The conditions that must all hold."""
-    if type(condition).__name__ == "And":
-        return conjuncts(condition.a) + conjuncts(condition.b)
-    return [condition]
-
-
 def uniform_copies(condition: Any, scope: Scope) -> float:
     """Selections that share a branch on `condition`; 1 if the compiler selects each value by itself.
 
@@ -131,7 +124,7 @@ def uniform_copies(condition: Any, scope: Scope) -> float:
     same for all threads. Such code computes anew what other code computes as well.
     """
     loops = (*scope.loops, *scope.phase_loops)
-    same = {variable for variable, _ in scope.launch.block.values()} | {loop.variable for loop in loops}
+    same = scope.launch.block_variables | {loop.variable for loop in loops}
     if not scope.depends_on(condition) <= same:
         return 1.0
     shared = copies(condition, scope)

@@ -56,12 +56,8 @@ UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents
 UNROLLED_CODE = 256.0
 WHILE = -1  # the variable that numbers the iterations of a while loop
 VOTED_SHARE = 0.5  # of the cases in which a block enters a branch that its threads vote on, if unknown
-WAITS = (
-    "load_branches",
-    "divided_addresses",
-    "local_waits",
-    "near_local_waits",
-)  # of the loads of an iteration
+# of the loads of an iteration
+WAITS = ("load_branches", "divided_addresses", "local_waits", "near_local_waits")
 UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
 # operations per executing thread that an unknown call is charged
 UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
@@ -143,7 +139,7 @@ class KernelReader:
         )
         self.statement(function.body, scope)
         if not self.fast_math and not loops.contains(function.body, loops.is_loop):
-            indices = self.launch.thread_variables | {v for v, _ in self.launch.block.values()}
+            indices = self.launch.thread_variables | self.launch.block_variables
             trips_of_loads = trips_without_loops(function.body, self.memory.is_global, indices)
             if trips_of_loads > 1:
                 self.phase.counts["load_branches"] += scope.warp_executions * trips_of_loads
