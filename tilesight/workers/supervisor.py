@@ -208,6 +208,7 @@ class Supervisor:
             if message.fault:
                 raise self._start_error(_cannot_start(message.fault))
             self._failed_starts = 0
+            w.pid = message.pid
             w.mark_idle()
         elif isinstance(message, Began):
             w.mark_began()

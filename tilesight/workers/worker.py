@@ -59,8 +59,12 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker can take items. If `fault` is set, it cannot, and ends."""
+    """The worker can take items. If `fault` is set, it cannot, and ends.
 
+    `pid` is also in the fork server's `WorkerStarted`, which may come later than the worker's first results.
+    """
+
+    pid: int
     fault: Fault | None = None
 
 
@@ -143,9 +147,9 @@ def serve(descriptor: int, parent_pid: int) -> None:
             if start is not None:
                 start()
         except BaseException as error:
-            connection.send_bytes(pickle.dumps(Ready(describe(error))))
+            connection.send_bytes(pickle.dumps(Ready(os.getpid(), describe(error))))
             os._exit(1)
-        connection.send_bytes(pickle.dumps(Ready()))
+        connection.send_bytes(pickle.dumps(Ready(os.getpid())))
         _serve_items(connection, gate, setup.main_path)
     except (EOFError, OSError):
         pass  # the pool has closed, or its process is gone

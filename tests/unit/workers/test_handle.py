@@ -113,7 +113,7 @@ def test_a_worker_that_is_gone_takes_no_item(pair: tuple[WorkerHandle, Connectio
 
 def test_messages(pair: tuple[WorkerHandle, Connection]) -> None:
     worker, theirs = pair
-    for message in (Ready(), Began(), Result(b"x", seconds=2.0)):
+    for message in (Ready(1), Began(), Result(b"x", seconds=2.0)):
         theirs.send_bytes(pickle.dumps(message))
         assert worker.receive() == message
     outcome = worker.outcome_of(Result(b"x", seconds=2.0))

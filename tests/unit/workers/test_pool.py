@@ -32,7 +32,8 @@ from tilesight.workers import (
     thread_limits,
     wait_for,
 )
-from tilesight.workers.fork_server import LOG_BYTES
+from tilesight.workers.fork_client import ForkServerClient
+from tilesight.workers.fork_server import LOG_BYTES, ServerReady, WorkerEnded, WorkerStarted
 from tilesight.workers.worker import retire
 
 
@@ -349,6 +350,18 @@ def test_a_worker_that_died_idle_is_replaced() -> None:
         os.kill(pool.pids()[0], signal.SIGKILL)
         wait_until_gone(pool.pids())
         assert isinstance(results(pool, ["fine"])[0], Done)
+
+
+def test_the_process_that_returned_a_result_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a worker's result comes before the fork server says that it has started it."""
+    receive = ForkServerClient.receive
+
+    def receive_without_starts(client: ForkServerClient) -> list[WorkerStarted | WorkerEnded | ServerReady]:
+        return [event for event in receive(client) if not isinstance(event, WorkerStarted)]
+
+    monkeypatch.setattr(ForkServerClient, "receive", receive_without_starts)
+    with WorkerPool(1, timeout_s=60, preload=ready) as pool:
+        assert [pid_of(outcome) for outcome in results(pool, ["fine"]).values()] == pool.pids()
 
 
 def test_the_environment_is_set_before_the_initializer() -> None:
