@@ -30,6 +30,11 @@ def products(
     activation = _activation(fused[-1])
     added = next((inputs[name] for name in fused if name in ("bias", "residual")), None)
     wanted = getattr(torch, output)
+    factors = _factors(inputs, chosen["scales"])
+    if factors and dtype != "float8_e4m3fn":
+        name = "hipBLAS, torch" if torch.version.hip else "cuBLAS, torch"
+        scaled = _then_scaled(a, b, factors, added, activation, wanted)
+        return usable({"torch" if a.device.type == "cpu" else name: scaled})
     if a.device.type == "cpu":
         if (dtype, chosen["fuse"]) in (("int8", "none"), ("float8_e4m3fn", "none")):
             return {"torch in float32": lambda: torch.matmul(a.float(), b.float()).to(wanted)}
@@ -57,6 +62,40 @@ def products(
             bias, a, b, use_gelu=fused[-1] == "gelu"
         )
     return usable(calls)
+
+
+def _factors(inputs: Mapping[str, torch.Tensor], scales: str) -> tuple[torch.Tensor, ...]:
+    """Scales of A and B that multiply a product as they are; empty if there are none."""
+    if scales not in ("tensor", "row"):
+        return ()
+    of_a, of_b = inputs["A_scale"], inputs["B_scale"]
+    return (of_a[:, None], of_b) if scales == "row" else (of_a, of_b)
+
+
+def _then_scaled(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    factors: tuple[torch.Tensor, ...],
+    added: torch.Tensor | None,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None,
+    wanted: torch.dtype,
+) -> Call:
+    """The library's product, which has no scales for these operands, and what follows it in float32."""
+    import torch
+
+    on_gpu = a.device.type != "cpu"
+
+    def product() -> object:
+        if a.dtype == torch.int8:
+            total = (torch._int_mm(a, b) if on_gpu else a.int() @ b.int()).float()
+        else:
+            total = torch.matmul(a, b).float()
+        for factor in factors:
+            total = total.mul_(factor)
+        total = total if added is None else total.add_(added)
+        return (activation(total) if activation else total).to(wanted)
+
+    return product
 
 
 def _plain(

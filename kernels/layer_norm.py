@@ -2,7 +2,8 @@
 
 The variance is that of all n elements, with mean 0 or not: each lane keeps the mean of its elements and the
 sum of their squared distances from it. These join those of a next trip, and at the end those of other lanes,
-by the formulas of Chan, Golub and LeVeque, which cancel nothing.
+by the formulas of Chan, Golub and LeVeque, which cancel nothing. With `residual` the rows are those of
+h = x + r, rounded to the dtype, which is a second output.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -10,11 +11,14 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..dtypes import DTYPE_BYTES
 from ..problem.axes import Axes
 from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
-from ..problem.space import Config, Value
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.workload import Workload
+from ..search_spaces.row_reduction import row_space
+from ..target.spec import Target
 from ._row_tiles import RowOperator, RowTemplate, RowTiles, by_panels, random_rows, with_compiled
 
 if TYPE_CHECKING:
@@ -25,6 +29,8 @@ EPS = 1e-5
 
 class LayerNorm(RowOperator):
     name = "layer_norm"
+    attrs: ClassVar[Mapping[str, Value]] = {"residual": False}
+    later_attrs = ("residual",)
     axes: ClassVar[Axes] = {"x": ("m", "n"), "w": ("n",), "b": ("n",), "y": ("m", "n")}
     # n: hidden_size in the public config.json of the model; m: tokens
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
@@ -35,42 +41,67 @@ class LayerNorm(RowOperator):
         "L4": {"m": 48000, "n": 1280},  # Whisper large, 32 clips of 1500 frames
         "L5": {"m": 64, "n": 8192},  # Falcon 40B, decoding 64 sequences
         "L6": {"m": 16384, "n": 3072},  # DiT-like width of FLUX.1, 16384 tokens
+        "L7": {"m": 4096, "n": 12288, "residual": True},  # GPT-3 175B, 4096 tokens, between two layers
+        "L8": {"m": 64, "n": 12288, "residual": True},  # the same, decoding 64 sequences
     }
     default_names = ("L0", "L3", "L5")  # long rows, short ones, few rows
 
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        if not self.attribute(attrs, "residual"):
+            return self.axes
+        rows = ("m", "n")
+        return {"x": rows, "r": rows, "w": ("n",), "b": ("n",), "y": rows, "h": rows}
+
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """x: rows of different norms with means of up to half of it; w ~ N(1, 1/16), b ~ N(0, 1/16)."""
+        """x: rows of different norms with means of up to half of it; r alike, of mean 0; w ~ N(1, 1/16),
+        b ~ N(0, 1/16).
+        """
         return self._inputs(workload, device, seed, 0.5)
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
-        return {"y": (workload.dims["m"], workload.dims["n"])}
+        shape = (workload.dims["m"], workload.dims["n"])
+        return {"y": shape, "h": shape} if has_residual(workload) else {"y": shape}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """torch's layer_norm in float32."""
         import torch
 
-        shape, w, b = (workload.dims["n"],), inputs["w"].float(), inputs["b"].float()
-        return {
-            "y": by_panels(inputs["x"], lambda panel: torch.nn.functional.layer_norm(panel, shape, w, b, EPS))
-        }
+        x, shape, w, b = inputs["x"], (workload.dims["n"],), inputs["w"].float(), inputs["b"].float()
+        sums = {}
+        if has_residual(workload):
+            sums = {"h": x.float() + inputs["r"].float()}
+            x = sums["h"].to(x.dtype)
+        y = by_panels(x, lambda panel: torch.nn.functional.layer_norm(panel, shape, w, b, EPS))
+        return {"y": y, **sums}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """torch's own kernel, and the one that its compiler makes."""
         import torch
 
-        x, w, b = inputs.values()
+        x, w, b = (inputs[name] for name in ("x", "w", "b"))
         shape = (workload.dims["n"],)
+        if has_residual(workload):
+            r = inputs["r"]
+
+            def added() -> object:
+                h = x + r
+                return torch.nn.functional.layer_norm(h, shape, w, b, EPS), h
+
+            return with_compiled("torch add, layer_norm", added, x)
         return with_compiled(
             "torch layer_norm", lambda: torch.nn.functional.layer_norm(x, shape, w, b, EPS), x
         )
 
     def flops(self, workload: Workload) -> int:
-        """Seven operations per element: two sums, a square, and four to scale and shift twice."""
-        return 7 * workload.dims["m"] * workload.dims["n"]
+        """Seven operations per element: two sums, a square, and four to scale and shift twice.
+
+        A residual adds one.
+        """
+        return (7 + has_residual(workload)) * workload.dims["m"] * workload.dims["n"]
 
     def min_bytes(self, workload: Workload) -> int:
         m, n = workload.dims["m"], workload.dims["n"]
-        return (2 * m * n + 2 * n) * self.element_bytes(workload)
+        return ((4 if has_residual(workload) else 2) * m * n + 2 * n) * self.element_bytes(workload)
 
     def max_relative_error(self, workload: Workload) -> float:
         """Two to four times the error of rounding y to the dtype; all else is float32."""
@@ -91,7 +122,10 @@ class LayerNorm(RowOperator):
             of_mean = squares.mean(1, keepdim=True) / workload.dims["n"] + mean.square()
             return ((squares + of_mean) * inverse * w2 + b2).sqrt_()
 
-        return {"y": by_panels(inputs["x"], root)}
+        if not has_residual(workload):
+            return {"y": by_panels(inputs["x"], root)}
+        h = inputs["x"] + inputs["r"]
+        return {"y": by_panels(h, root)}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """Means are up to 32 times as large as what is left without them: squares of x lose its variance."""
@@ -108,10 +142,15 @@ class LayerNorm(RowOperator):
         x.add_((x.abs().amax(1, keepdim=True).float() / 4 * shift).to(dtype))
         w = torch.randn(n, generator=generator, device=device).mul_(0.25).add_(1).to(dtype)
         b = torch.randn(n, generator=generator, device=device).mul_(0.25).to(dtype)
-        return {"x": x, "w": w, "b": b}
+        added = {"r": random_rows(workload, device, generator)} if has_residual(workload) else {}
+        return {"x": x, **added, "w": w, "b": b}
 
 
 OPERATOR = LayerNorm()
+
+
+def has_residual(workload: Workload) -> bool:
+    return bool(OPERATOR.attribute(workload.attrs, "residual"))
 
 
 class LayerNormGpu(RowTemplate):
@@ -120,6 +159,11 @@ class LayerNormGpu(RowTemplate):
     operator = OPERATOR
     name = "layer_norm"
     weights = 2
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        m, n = workload.dims["m"], workload.dims["n"]
+        tensors = 2 if has_residual(workload) else 1
+        return row_space(target, m, n, DTYPE_BYTES[workload.dtype], weights=self.weights, tensors=tensors)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -134,6 +178,89 @@ class LayerNormGpu(RowTemplate):
             inside = (trip * together + u) * step + j < n
             value = T.cast(part[u, i, j], accumulator) - mean
             return value if tiles.is_whole else T.if_then_else(inside, value, T.cast(0.0, accumulator))
+
+        def layouts(*parts: Any, weights: tuple[Any, ...], lanes: tuple[Any, ...]) -> dict[Any, Any]:
+            kinds = ((parts, tiles.part_layout), (weights, tiles.weight_layout), (lanes, tiles.lane_layout))
+            return {fragment: layout() for fragments, layout in kinds for fragment in fragments}
+
+        @T.macro
+        def add(  # type: ignore[no-untyped-def]
+            part: T.Buffer,
+            trip: Any,
+            mean: T.Buffer,
+            squares: T.Buffer,
+            new_mean: T.Buffer,
+            new_squares: T.Buffer,
+        ):
+            """Add a trip to each lane's mean and sum of squared distances."""
+            T.clear(new_mean)
+            T.clear(new_squares)
+            # elements beyond the row are zeros, which add nothing
+            for u in T.unroll(together):
+                for i, lane in T.Parallel(rows, lanes):
+                    for v in T.unroll(vector):
+                        new_mean[i, lane] += T.cast(part[u, i, lane * vector + v], accumulator)
+            for i, lane in T.Parallel(rows, lanes):
+                new_mean[i, lane] /= T.max((vectors(lane, trip + 1) - vectors(lane, trip)) * vector, 1.0)
+            for u in T.unroll(together):
+                for i, lane in T.Parallel(rows, lanes):
+                    for v in T.unroll(vector):
+                        new_squares[i, lane] += distance(
+                            part, u, i, lane * vector + v, trip, new_mean[i, lane]
+                        ) * distance(part, u, i, lane * vector + v, trip, new_mean[i, lane])
+            for i, lane in T.Parallel(rows, lanes):
+                # the share of this trip in all elements so far
+                share = 1 - vectors(lane, trip) / T.max(vectors(lane, trip + 1), 1.0)
+                apart = new_mean[i, lane] - mean[i, lane]
+                squares[i, lane] += (
+                    new_squares[i, lane] + apart * apart * vectors(lane, trip) * vector * share
+                )
+                mean[i, lane] += apart * share
+
+        @T.macro
+        def join(  # type: ignore[no-untyped-def]
+            mean: T.Buffer, squares: T.Buffer, new_mean: T.Buffer, row_mean: T.Buffer, row_scale: T.Buffer
+        ):
+            """Join the lanes of each row: its mean, and the inverse of its standard deviation."""
+            for i, lane in T.Parallel(rows, lanes):
+                new_mean[i, lane] = mean[i, lane] * vectors(lane, tiles.trips)
+            T.reduce_sum(new_mean, row_mean, dim=1)
+            for i in T.Parallel(rows):
+                row_mean[i] = row_mean[i] * (vector / n)
+            for i, lane in T.Parallel(rows, lanes):
+                apart = mean[i, lane] - row_mean[i]
+                squares[i, lane] += apart * apart * vectors(lane, tiles.trips) * vector
+            T.reduce_sum(squares, row_scale, dim=1)
+            for i in T.Parallel(rows):
+                row_scale[i] = T.rsqrt(row_scale[i] * (1.0 / n) + EPS)
+
+        @T.macro
+        def write(  # type: ignore[no-untyped-def]
+            part: T.Buffer,
+            row: Any,
+            trip: Any,
+            w: T.Buffer,
+            b: T.Buffer,
+            y: T.Buffer,
+            weight: T.Buffer,
+            bias: T.Buffer,
+            row_mean: T.Buffer,
+            row_scale: T.Buffer,
+        ):
+            """Scale and shift a trip, and store it."""
+            for u in T.unroll(together):
+                col = (trip * together + u) * step
+                T.copy(w[col : col + step], weight[u, :])
+                T.copy(b[col : col + step], bias[u, :])
+                for i, j in T.Parallel(rows, step):
+                    part[u, i, j] = T.cast(
+                        (T.cast(part[u, i, j], accumulator) - row_mean[i])
+                        * row_scale[i]
+                        * T.cast(weight[u, j], accumulator)
+                        + T.cast(bias[u, j], accumulator),
+                        dtype,
+                    )
+                T.copy(part[u, :, :], y[row : row + rows, col : col + step])
 
         @T.prim_func
         def layer_norm(  # type: ignore[no-untyped-def]
@@ -154,15 +281,7 @@ class LayerNormGpu(RowTemplate):
                 row_mean = T.alloc_fragment((rows,), accumulator)
                 row_scale = T.alloc_fragment((rows,), accumulator)
                 T.annotate_layout(
-                    {
-                        part: tiles.part_layout(),
-                        weight: tiles.weight_layout(),
-                        bias: tiles.weight_layout(),
-                        mean: tiles.lane_layout(),
-                        squares: tiles.lane_layout(),
-                        new_mean: tiles.lane_layout(),
-                        new_squares: tiles.lane_layout(),
-                    }
+                    layouts(part, weights=(weight, bias), lanes=(mean, squares, new_mean, new_squares))
                 )
                 T.clear(mean)
                 T.clear(squares)
@@ -170,60 +289,65 @@ class LayerNormGpu(RowTemplate):
                     T.copy(x[block * rows, 0], kept)
                 for trip in T.serial(tiles.trips):
                     read(x, kept, part, block * rows, trip)
-                    T.clear(new_mean)
-                    T.clear(new_squares)
-                    # elements beyond the row are zeros, which add nothing
-                    for u in T.unroll(together):
-                        for i, lane in T.Parallel(rows, lanes):
-                            for v in T.unroll(vector):
-                                new_mean[i, lane] += T.cast(part[u, i, lane * vector + v], accumulator)
-                    for i, lane in T.Parallel(rows, lanes):
-                        new_mean[i, lane] /= T.max(
-                            (vectors(lane, trip + 1) - vectors(lane, trip)) * vector, 1.0
-                        )
-                    for u in T.unroll(together):
-                        for i, lane in T.Parallel(rows, lanes):
-                            for v in T.unroll(vector):
-                                new_squares[i, lane] += distance(
-                                    part, u, i, lane * vector + v, trip, new_mean[i, lane]
-                                ) * distance(part, u, i, lane * vector + v, trip, new_mean[i, lane])
-                    for i, lane in T.Parallel(rows, lanes):
-                        # the share of this trip in all elements so far
-                        share = 1 - vectors(lane, trip) / T.max(vectors(lane, trip + 1), 1.0)
-                        apart = new_mean[i, lane] - mean[i, lane]
-                        squares[i, lane] += (
-                            new_squares[i, lane] + apart * apart * vectors(lane, trip) * vector * share
-                        )
-                        mean[i, lane] += apart * share
-                for i, lane in T.Parallel(rows, lanes):
-                    new_mean[i, lane] = mean[i, lane] * vectors(lane, tiles.trips)
-                T.reduce_sum(new_mean, row_mean, dim=1)
-                for i in T.Parallel(rows):
-                    row_mean[i] = row_mean[i] * (vector / n)
-                for i, lane in T.Parallel(rows, lanes):
-                    apart = mean[i, lane] - row_mean[i]
-                    squares[i, lane] += apart * apart * vectors(lane, tiles.trips) * vector
-                T.reduce_sum(squares, row_scale, dim=1)
-                for i in T.Parallel(rows):
-                    row_scale[i] = T.rsqrt(row_scale[i] * (1.0 / n) + EPS)
+                    add(part, trip, mean, squares, new_mean, new_squares)
+                join(mean, squares, new_mean, row_mean, row_scale)
                 for trip in T.serial(tiles.trips):
                     if keep != "registers":
                         read(x, kept, part, block * rows, trip)
+                    write(part, block * rows, trip, w, b, y, weight, bias, row_mean, row_scale)
+
+        if not has_residual(workload):
+            return layer_norm
+        load = tiles.loader()
+
+        @T.prim_func
+        def layer_norm_residual(  # type: ignore[no-untyped-def]
+            x: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+            r: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+            w: T.Tensor((n,), dtype),  # type: ignore[valid-type]
+            b: T.Tensor((n,), dtype),  # type: ignore[valid-type]
+            y: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+            h: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+        ):
+            with T.Kernel(T.ceildiv(m, rows), threads=tiles.threads) as block:
+                kept = T.alloc_shared(tiles.kept, dtype)
+                part = T.alloc_fragment(tiles.part, dtype)
+                added = T.alloc_fragment(tiles.part, dtype)
+                weight = T.alloc_fragment((together, step), dtype)
+                bias = T.alloc_fragment((together, step), dtype)
+                mean = T.alloc_fragment((rows, lanes), accumulator)
+                squares = T.alloc_fragment((rows, lanes), accumulator)
+                new_mean = T.alloc_fragment((rows, lanes), accumulator)
+                new_squares = T.alloc_fragment((rows, lanes), accumulator)
+                row_mean = T.alloc_fragment((rows,), accumulator)
+                row_scale = T.alloc_fragment((rows,), accumulator)
+                T.annotate_layout(
+                    layouts(part, added, weights=(weight, bias), lanes=(mean, squares, new_mean, new_squares))
+                )
+                T.clear(mean)
+                T.clear(squares)
+                for trip in T.serial(tiles.trips):
+                    load(x, part, block * rows, trip)
+                    load(r, added, block * rows, trip)
                     for u in T.unroll(together):
-                        col = (trip * together + u) * step
-                        T.copy(w[col : col + step], weight[u, :])
-                        T.copy(b[col : col + step], bias[u, :])
                         for i, j in T.Parallel(rows, step):
                             part[u, i, j] = T.cast(
-                                (T.cast(part[u, i, j], accumulator) - row_mean[i])
-                                * row_scale[i]
-                                * T.cast(weight[u, j], accumulator)
-                                + T.cast(bias[u, j], accumulator),
+                                T.cast(part[u, i, j], accumulator) + T.cast(added[u, i, j], accumulator),
                                 dtype,
                             )
-                        T.copy(part[u, :, :], y[block * rows : block * rows + rows, col : col + step])
+                        col = (trip * together + u) * step
+                        T.copy(part[u, :, :], h[block * rows : block * rows + rows, col : col + step])
+                        if keep == "shared":
+                            T.copy(part[u, :, :], kept[:, col : col + step])
+                    add(part, trip, mean, squares, new_mean, new_squares)
+                join(mean, squares, new_mean, row_mean, row_scale)
+                for trip in T.serial(tiles.trips):
+                    if keep != "registers":
+                        # each thread reads what it has written itself
+                        read(h, kept, part, block * rows, trip)
+                    write(part, block * rows, trip, w, b, y, weight, bias, row_mean, row_scale)
 
-        return layer_norm
+        return layer_norm_residual
 
 
 TEMPLATES = (LayerNormGpu(),)

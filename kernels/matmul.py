@@ -5,12 +5,12 @@ Attributes choose the product:
 - `layout`: nn, or which operand lies in memory transposed: tn has A as (k, m), nt has B as (n, k).
   Operands of one byte are nt unless a shape says otherwise, since matrix units take them with k innermost.
 - `accumulate`: float32, or float16 for float16 operands.
-- `scales`: of float8 operands, in float32: one for each `tensor`, one for each `row` of A and column of B, or
-  one for 128 elements of a row of A and for 128 x 128 elements of B (`block128`).
+- `scales`: of the operands, in float32: one for each `tensor`, or one for each `row` of A and column of B;
+  those of float8 also for 128 elements of a row of A and for 128 x 128 elements of B (`block128`).
 - `fuse`: what follows the product: a bias (n,), a residual (m, n) that is added, an activation (gelu in its
   form with tanh).
 
-C has the dtype of the operands; bfloat16 for float8, int32 for int8.
+C has the dtype of the operands; bfloat16 for float8 and for int8 with scales, int32 for int8 without.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -54,6 +54,8 @@ SCALE_AXES: Mapping[str, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
 ADDED_AXES: Mapping[str, tuple[Axis, ...]] = {"bias": ("n",), "residual": ("m", "n")}
 ACTIVATIONS = ("relu", "gelu", "silu")
 STEEPEST = 1.13  # slope of these activations, at most
+SCALED_OUTPUT = "bfloat16"  # of int8 operands with scales
+INT8_SPREAD = 73.6  # root mean square of whole numbers of -127 to 127
 
 
 class Matmul(Operator):
@@ -124,6 +126,8 @@ class Matmul(Operator):
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         output = OUTPUTS.get(dtype, dtype)
+        if dtype == "int8" and self.attribute(attrs, "scales") != "none":
+            output = SCALED_OUTPUT
         result = dict.fromkeys(("C", *ADDED_AXES), output) if output != dtype else {}
         return {**result, "A_scale": "float32", "B_scale": "float32"}
 
@@ -136,23 +140,29 @@ class Matmul(Operator):
                     f"most {MAX_DIMENSION}; "
                     "split the product along its largest dimension"
                 )
+        wide = ("bfloat16", "float16", "float8_e4m3fn")
+        scales, is_scaled = self.text(workload, "scales"), self.text(workload, "scales") != "none"
         for name, legal in (
             ("accumulate", ("float16",)),
-            ("scales", ("float8_e4m3fn",)),
-            ("fuse", ("bfloat16", "float16", "float8_e4m3fn")),
+            ("scales", ("float8_e4m3fn",) if scales == "block128" else (*wide, "int8")),
+            ("fuse", (*wide, "int8") if is_scaled else wide),
         ):
             value, default = self.text(workload, name), self.attrs[name]
             if value != default and workload.dtype not in legal:
+                way_out = f"take {name}={default}"
+                if name == "fuse" and workload.dtype == "int8":
+                    way_out += ", or scales=row, which makes C bfloat16"
                 raise WorkloadError(
                     f"matmul: {name}={value} needs dtype {' or '.join(legal)}, and this workload has "
-                    f"{workload.dtype}; take {name}={default}"
+                    f"{workload.dtype}; {way_out}"
                 )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """A ~ N(0, 1) and B ~ N(0, 1/k), so that C ~ N(0, 1) for every k.
 
         Float8 operands are quantised by the largest magnitude of what shares a scale; without scales they are
-        those of N(0, 1). int8 operands have all values alike.
+        those of N(0, 1). int8 operands have all values alike. Their scales, and those of 16-bit operands, are
+        between half of and twice what makes C ~ N(0, 1).
         """
         import torch
 
@@ -172,15 +182,16 @@ class Matmul(Operator):
         device, axes = generator.device, self.tensor_axes(workload.attrs)
         extents = {name: shape(axes[name], workload.dims, {}) for name in ("A", "B")}
         if workload.dtype == "int8":
-            return {
+            whole = {
                 name: torch.randint(-127, 128, sizes, generator=generator, device=device, dtype=torch.int8)
                 for name, sizes in extents.items()
             }
+            return {**whole, **self._scales(workload, generator, INT8_SPREAD * k**0.25)}
         if workload.dtype != "float8_e4m3fn":
             dtype = getattr(torch, workload.dtype)
             a = torch.randn(*extents["A"], generator=generator, device=device, dtype=dtype)
             b = torch.randn(*extents["B"], generator=generator, device=device, dtype=dtype).mul_(k**-0.5)
-            return {"A": a, "B": b}
+            return {"A": a, "B": b, **self._scales(workload, generator, 1.0)}
         found, scales = {}, {}
         blocks = _blocks(workload, self.text(workload, "scales"))
         for name, sizes in (("A", (m, k)), ("B", (k, n))):
@@ -194,6 +205,22 @@ class Matmul(Operator):
             found[name] = (quantised if extents[name] == sizes else quantised.T).contiguous()
         return {**found, **scales}
 
+    def _scales(
+        self, workload: Workload, generator: "torch.Generator", spread: float
+    ) -> "dict[str, torch.Tensor]":
+        """Scales of whole operands or their rows: 1 / `spread`, times 1/2 to 2."""
+        import torch
+
+        axes = self.tensor_axes(workload.attrs)
+        names = [name for name in ("A_scale", "B_scale") if name in axes]
+        drawn = {
+            name: torch.rand(
+                *shape(axes[name], workload.dims, {}), generator=generator, device=generator.device
+            )
+            for name in names
+        }
+        return {name: values.mul_(2).sub_(1).exp2_().div_(spread) for name, values in drawn.items()}
+
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"C": (workload.dims["m"], workload.dims["n"])}
 
@@ -203,7 +230,7 @@ class Matmul(Operator):
 
         fused = self.text(workload, "fuse").split("_")
         total = self._product(workload, inputs)
-        if workload.dtype == "int8":
+        if self.dtype_of("C", workload) == "int32":
             return {"C": total.to(torch.int32)}
         for name in fused:
             if name in ADDED_AXES:
@@ -265,11 +292,14 @@ class Matmul(Operator):
             return limit["float16"] + 2.0**-11 * math.sqrt(workload.dims["k"] / 16)
         if workload.dtype == "float8_e4m3fn":
             return limit[workload.dtype] + 2.0**-13 * math.sqrt(workload.dims["k"] / FLOAT8_TERMS)
+        if self.dtype_of("C", workload) == SCALED_OUTPUT:
+            return limit[SCALED_OUTPUT]
         return limit[workload.dtype]
 
     def rounding(self, workload: Workload) -> Rounding | None:
         if workload.dtype == "int8":
-            return Rounding(1)
+            # the sums are exact; with scales, one is rounded, multiplied twice, and added to
+            return Rounding(1 if self.text(workload, "scales") == "none" else 4)
         if self.text(workload, "accumulate") == "float16":
             return None
         k = workload.dims["k"]
@@ -284,7 +314,7 @@ class Matmul(Operator):
         """The root of the sum of the products' squares, times the largest slope of an activation."""
         import torch
 
-        if workload.dtype == "int8":
+        if self.dtype_of("C", workload) == "int32":
             return {}
         squares = {
             name: tensor.to(torch.bfloat16).square()
@@ -508,6 +538,7 @@ class MatmulGpu(KernelTemplate):
         has_root = activation in ("gelu", "silu")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
+        leaves_sums = dtype == "int8" and not is_plain  # which are integers and cannot hold results
         pair = cluster_m * cluster_n  # blocks of a cluster
         is_open = not isinstance(m, int)  # known when the kernel is called
         is_pair, is_scheduled = pair > 1, stays_ahead or max(stream_k, pair) > 1
@@ -628,6 +659,25 @@ class MatmulGpu(KernelTemplate):
         store_parts = stored_by_parts(fill, send, block_m, block_n, output)
 
         @T.macro
+        def finish(others, row, bx, c_sum, results, c_tile):  # type: ignore[no-untyped-def]
+            if not is_plain:
+                for i, j in T.Parallel(*sum_shape):
+                    r, c = (j, i) if swapped else (i, j)
+                    kept = c_tile[r, c] if has_residual and not is_scheduled else None
+                    results[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
+            if swapped:
+                for i, j in T.Parallel(*sum_shape):
+                    c_tile[j, i] = results[i, j]
+            else:
+                T.copy(results, c_tile)
+
+        @T.macro
+        def finish_in_registers(others, row, bx, c_sum, results):  # type: ignore[no-untyped-def]
+            if not is_plain:
+                for i, j in T.Parallel(*sum_shape):
+                    results[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
+
+        @T.macro
         def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
             if by_parts:
                 store_parts((others, C, row, bx), c_sum)
@@ -635,38 +685,48 @@ class MatmulGpu(KernelTemplate):
                 c_tile = T.alloc_shared((block_m, block_n), output)
                 if has_residual and not is_scheduled:
                     T.copy(others[3][row, bx * block_n], c_tile)
-                if not is_plain:
-                    for i, j in T.Parallel(*sum_shape):
-                        r, c = (j, i) if swapped else (i, j)
-                        kept = c_tile[r, c] if has_residual and not is_scheduled else None
-                        c_sum[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
-                if swapped:
-                    for i, j in T.Parallel(*sum_shape):
-                        c_tile[j, i] = c_sum[i, j]
+                if leaves_sums:
+                    results = T.alloc_fragment(sum_shape, "float32")
+                    finish(others, row, bx, c_sum, results, c_tile)
                 else:
-                    T.copy(c_sum, c_tile)
+                    finish(others, row, bx, c_sum, c_sum, c_tile)
                 T.copy(c_tile, C[row, bx * block_n])
+            elif leaves_sums:
+                results = T.alloc_fragment(sum_shape, "float32")
+                finish_in_registers(others, row, bx, c_sum, results)
+                T.copy(results, C[row, bx * block_n])
             else:
-                if not is_plain:
-                    for i, j in T.Parallel(*sum_shape):
-                        c_sum[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
+                finish_in_registers(others, row, bx, c_sum, c_sum)
                 T.copy(c_sum, C[row, bx * block_n])
+
+        @T.macro
+        def finish_vector(others, row, col, sums, first, results, start):  # type: ignore[no-untyped-def]
+            if not is_plain:
+                # step by step, since TileLang repeats an expression wherever it is used
+                for v in T.unroll(TOGETHER):
+                    results[start + v] = summed(sums[first + v], others, row, col + v)
+                for v in T.unroll(TOGETHER):
+                    results[start + v] = activated(results[start + v])
+
+        @T.macro
+        def store_vector(C, row, col, results, start):  # type: ignore[no-untyped-def]  # noqa: N803
+            values = T.alloc_local((TOGETHER,), output)
+            for v in T.unroll(TOGETHER):
+                values[v] = T.cast(results[start + v], output)
+            for v in T.vectorized(TOGETHER) if n % TOGETHER == 0 else T.unroll(TOGETHER):
+                C[row, col + v] = values[v]
 
         @T.macro
         def write(where, row, col, sums, first):  # type: ignore[no-untyped-def]
             others, C = where[0], where[1]  # noqa: N806
             in_row, in_col = where[2] + row, where[3] * block_n + col
-            if not is_plain:
-                # step by step, since TileLang repeats an expression wherever it is used
-                for v in T.unroll(TOGETHER):
-                    sums[first + v] = summed(sums[first + v], others, in_row, in_col + v)
-                for v in T.unroll(TOGETHER):
-                    sums[first + v] = activated(sums[first + v])
-            values = T.alloc_local((TOGETHER,), output)
-            for v in T.unroll(TOGETHER):
-                values[v] = T.cast(sums[first + v], output)
-            for v in T.vectorized(TOGETHER) if n % TOGETHER == 0 else T.unroll(TOGETHER):
-                C[in_row, in_col + v] = values[v]
+            if leaves_sums:
+                results = T.alloc_local((TOGETHER,), "float32")
+                finish_vector(others, in_row, in_col, sums, first, results, 0)
+                store_vector(C, in_row, in_col, results, 0)
+            else:
+                finish_vector(others, in_row, in_col, sums, first, sums, first)
+                store_vector(C, in_row, in_col, sums, first)
 
         @T.macro
         def tile(A, B, A_scale, B_scale, bias, residual, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803

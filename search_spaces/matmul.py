@@ -42,6 +42,7 @@ CLUSTERED_TILE = 128
 EXPLICIT = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with pipelines of their own
 MOST_SWAPPED = 512  # rows of A
 RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
+SCALED_BYTES = 2  # of a result with scales, whatever the operands are
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
 
 

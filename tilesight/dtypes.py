@@ -35,6 +35,7 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
         "bool": 1,
     }
 )
+INT8_TYPES = ("int8", "uint8")  # that matrix units take
 
 
 def canonical_dtype(name: str, allowed: tuple[str, ...], subject: str) -> str:

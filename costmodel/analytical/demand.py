@@ -226,13 +226,13 @@ def rate_is_known(work: MatrixWork, target: Target) -> bool:
 
 
 def _rate(work: MatrixWork, target: Target) -> float:
-    path = {"float32": "fp32", "float8": "fp8", "int8": "fp8", "float16": "fp16", "bfloat16": "fp16"}.get(
+    path = {"float32": "fp32", "float8": "fp8", "int8": "int8", "float16": "fp16", "bfloat16": "fp16"}.get(
         work.dtype
     )
     # fp32 on CDNA is exact, not rounded to tf32 as elsewhere: target files have no figure for it
     if path is None or (path == "fp32" and target.kind == "hip"):
         return 0.0
-    return target.get(f"core.unit.matrix.{path}_flops_per_cycle")
+    return target.matrix_flops_per_cycle(path)
 
 
 def l2_bytes(access: Access) -> float:

@@ -311,15 +311,10 @@ def _bytes_in_flight(kernel: KernelProfile, held: Occupancy, target: Target) -> 
 
 
 def _matrix_rate(total: Totals, target: Target) -> float:
-    path = {"float32": "fp32", "float8": "fp8", "int8": "fp8"}.get(total.matrix_dtype)
-    return (
-        log2_ratio(
-            target.get(f"core.unit.matrix.{path}_flops_per_cycle"),
-            target["core.unit.matrix.fp16_flops_per_cycle"],
-        )
-        if path
-        else 0.0
-    )
+    path = {"float32": "fp32", "float8": "fp8", "int8": "int8"}.get(total.matrix_dtype)
+    if path is None:
+        return 0.0
+    return log2_ratio(target.matrix_flops_per_cycle(path), target.matrix_flops_per_cycle("fp16"))
 
 
 def _weight(kernel: KernelProfile, total: Totals, target: Target) -> float:

@@ -30,6 +30,8 @@ SHAPES = {
         "m=300,n=512,k=8191",
         "m=1000,n=1000,k=1048",
         "m=16,n=4096,k=4096",
+        "m=300,n=520,k=1040,scales=row,fuse=bias",
+        "m=33,n=512,k=4096,scales=tensor,fuse=residual",
         "m=1,n=1,k=1",
     ),
     "flash_attention": (
@@ -73,7 +75,7 @@ SHAPES = {
         "batch=2,heads=40,kv_len=1500,q_len=2,topk=1024,lse=true",
         "batch=1,heads=1,kv_len=1",
     ),
-    "layer_norm": ("L0", "m=7,n=1000", "m=33,n=1001", "m=1,n=1"),
+    "layer_norm": ("L0", "L8", "m=7,n=1000", "m=33,n=1001", "m=33,n=1001,residual=true", "m=1,n=1"),
     "softmax": ("S4", "m=33,n=777", "m=7,n=8200", "m=1,n=1"),
     "cross_entropy": ("E5", "m=7,n=1001", "m=33,n=8200"),
     "silu_mul": ("U5", "m=7,n=1001", "m=33,n=520"),
@@ -208,6 +210,7 @@ CLUSTERS: tuple[tuple[str, str, Mapping[str, Value]], ...] = (
     ("m=33,n=2048,k=4112,scales=row,fuse=bias", "float8_e4m3fn", {"block_m": 64, "block_k": 128}),
     ("m=64,n=2048,k=4096,scales=block128", "float8_e4m3fn", {"block_m": 64, "block_k": 128}),
     ("m=64,n=1000,k=4096", "int8", {"block_m": 64, "block_k": 128, "swapped": False, "split_k": 4}),
+    ("m=33,n=1000,k=4112,scales=row,fuse=bias_silu", "int8", {"block_m": 64, "block_k": 128}),
     ("m=200,n=520,k=8192,accumulate=float16", "float16", {"block_m": 64, "swapped": False}),
 )
 

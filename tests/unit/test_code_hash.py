@@ -181,6 +181,7 @@ def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() 
         "dequant_matmul": "f1c7076ec03e",
         "flash_attention": "dafb2bd5fb70",
         "gemv": "40e5495f6b98",
+        "layer_norm": "c84c45ac44fa",
         "matmul": "23183d3b9dbb",
         "matmul_cpu": "a57e1d0fcecf",
         "rms_norm": "60a1883eeca8",

@@ -29,7 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..dtypes import DTYPE_ALIASES, DTYPE_BYTES
+from ..dtypes import DTYPE_ALIASES, DTYPE_BYTES, INT8_TYPES
 from ..errors import InputError, TargetFileError, UnknownNameError, nearest_names
 from ..files import read_text
 from .checks import check_together
@@ -187,9 +187,19 @@ class Target:
         if self.kind == "cpu":
             # a multiply-add is two operations
             return 2 * self["core.unit.vector.fp32_lanes"] * self["core.clock_mhz"] / 1e6
-        path = "fp8" if DTYPE_BYTES[dtype] == 1 else "fp16" if DTYPE_BYTES[dtype] == 2 else "fp32"
-        per_cycle = self[f"core.unit.matrix.{path}_flops_per_cycle"]
+        path = {1: "int8" if dtype in INT8_TYPES else "fp8", 2: "fp16", 4: "fp32"}[DTYPE_BYTES[dtype]]
+        per_cycle = self.matrix_flops_per_cycle(path)
         return per_cycle * self["core.count"] * self["core.clock_matrix_mhz"] / 1e6
+
+    def matrix_flops_per_cycle(self, path: str) -> float:
+        """Dense matrix rate of a core for operands of `path`: fp16 (also bfloat16), fp32, fp8 or int8.
+
+        That of int8 is that of fp8 where the target does not tell them apart. 0: it has none.
+        """
+        rate = "core.unit.matrix.{}_flops_per_cycle"
+        if path == "int8" and rate.format(path) not in self.figures:
+            path = "fp8"
+        return self.get(rate.format(path))
 
     @property
     def dram_gb_per_s(self) -> float:
@@ -407,9 +417,13 @@ def _read_chip(raw: Mapping[str, Any], origin: str) -> Target:
 
 
 def _dtypes(raw: Mapping[str, Any], figures: Mapping[str, Figure], subject: str) -> tuple[str, ...]:
-    rate_of_bytes = figures.get("core.unit.matrix.fp8_flops_per_cycle")
-    has_bytes = rate_of_bytes is not None and rate_of_bytes.value > 0
-    usable = [dtype for dtype, size in DTYPE_BYTES.items() if has_bytes or size > 1]
+    rates = {name: figures.get(f"core.unit.matrix.{name}_flops_per_cycle") for name in ("fp8", "int8")}
+    has_rate = {name: rate is not None and rate.value > 0 for name, rate in rates.items()}
+    usable = [
+        dtype
+        for dtype, size in DTYPE_BYTES.items()
+        if size > 1 or has_rate["fp8"] or (dtype in INT8_TYPES and has_rate["int8"])
+    ]
     dtypes = read_names(raw, "dtypes", usable, subject)
     known = ", ".join(DTYPE_BYTES)
     for dtype in dtypes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from tilesight.kernels import operator, templates
 from tilesight.problem.axes import shape as shape_of
 from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
+from tilesight.runner.verify import check_outputs
 from tilesight.target.spec import load_target
 
 MATMUL = operator("matmul")
@@ -119,6 +121,36 @@ def test_gpu_tile_program_is_right_in_all_its_forms(
         assert relative_error(workload, function, tmp_path, GPU.scratch(workload, config)) < 1e-6
 
 
+SCALED: list[dict[str, Value]] = [
+    {},
+    {"swapped": True, "split_k": 2},
+    {"epilogue": "direct"},
+    {"persistent": 3},
+]
+
+
+@pytest.mark.parametrize(
+    "changes", [SCALED[0], *(pytest.param(one, marks=pytest.mark.full) for one in SCALED[1:])], ids=str
+)
+def test_scaled_sums_of_int8_are_no_integers(
+    changes: dict[str, Value], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the C backend has no bfloat16
+    monkeypatch.setattr(sys.modules[type(MATMUL).__module__], "SCALED_OUTPUT", "float32")
+    attrs = {"layout": "nt", "scales": "row", "fuse": "bias_silu"}
+    workload = Workload("matmul", {"m": 33, "n": 40, "k": 65}, "int8", attrs)
+    inputs = MATMUL.inputs(workload, "cpu", 3)
+    config, out = Config({**TILE, **changes}), torch.full((33, 40), torch.nan)
+    scratch = {
+        name: torch.full(sizes, 77, dtype=torch.int32)
+        for name, (sizes, _) in GPU.scratch(workload, config).items()
+    }
+    with on_cpu():
+        run_c(GPU.build(workload, config), {**inputs, "C": out, **scratch}, tmp_path)
+    reference = MATMUL.reference(workload, inputs)["C"]
+    assert (out - reference).norm() < 1e-6 * reference.norm()
+
+
 @pytest.mark.parametrize("layout", ["nt", pytest.param("tn", marks=pytest.mark.full)])
 def test_cpu_kernel_takes_transposed_operands(layout: str, tmp_path: Path) -> None:
     workload = replace(fp32(40, 70, 30), attrs={"layout": layout})
@@ -143,8 +175,9 @@ def test_operands_of_one_byte_have_k_innermost_unless_the_shape_says_otherwise()
     ("attrs", "dtype", "message"),
     [
         ("accumulate=float16", "bfloat16", "accumulate=float16 needs dtype float16.* has bfloat16"),
-        ("scales=row", "float16", "scales=row needs dtype float8_e4m3fn"),
-        ("fuse=relu", "int8", "fuse=relu needs dtype bfloat16 or float16 or float8_e4m3fn"),
+        ("scales=row", "float32", "scales=row needs dtype bfloat16 or float16 or float8_e4m3fn or int8"),
+        ("scales=block128", "int8", "scales=block128 needs dtype float8_e4m3fn, .* take scales=none"),
+        ("fuse=relu", "int8", "fuse=relu needs .* take fuse=none, or scales=row, which makes C bfloat16"),
         ("layout=tt", "bfloat16", "layout=tt must be one of: nn, nt, tn"),
     ],
 )
@@ -182,6 +215,33 @@ def test_int8_is_exact() -> None:
     exact = inputs["A"].long() @ inputs["B"].long().T
     assert torch.equal(MATMUL.reference(workload, inputs)["C"].long(), exact)
     assert int(exact.abs().max()) > 2**19
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float16"])
+@pytest.mark.parametrize("scales", ["tensor", "row"])
+def test_scales_multiply_the_product_of_other_dtypes(dtype: str, scales: str) -> None:
+    """As after a quantisation of whole tensors, or of tokens and channels; C is then of 16 bits."""
+    workload = MATMUL.workload(f"m=60,n=50,k=400,scales={scales},fuse=residual", dtype)
+    inputs = MATMUL.inputs(workload, "cpu", 5)
+    b = inputs["B"].double()
+    product = inputs["A"].double() @ (b.T if workload.attrs.get("layout") == "nt" else b)
+    columns = (-1, 1) if scales == "row" else (1, 1)
+    scaled = product * inputs["A_scale"].double().view(columns) * inputs["B_scale"].double()
+    expected = scaled + inputs["residual"].double()
+    found = MATMUL.reference(workload, inputs)["C"]
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    assert MATMUL.dtype_of("C", workload) == ("float16" if dtype == "float16" else "bfloat16")
+    if scales == "row":
+        assert inputs["A_scale"].max() / inputs["A_scale"].min() > 2  # those of another row are found out
+        assert 0.3 < scaled.std() < 3
+    rounded = {"C": found.to(getattr(torch, MATMUL.dtype_of("C", workload)))}
+    verdict = check_outputs(MATMUL, workload, rounded, {"C": found}, MATMUL.magnitude(workload, inputs))
+    assert verdict.failure is None
+    ((name, vendor),) = MATMUL.vendor(workload, inputs).items()
+    assert name == "torch"
+    torch.testing.assert_close(vendor(), rounded["C"], rtol=2e-2, atol=2e-2)
+    without = {"C": (expected - scaled / 400).to(rounded["C"].dtype)}
+    assert check_outputs(MATMUL, workload, without, {"C": found}).failure is not None
 
 
 def test_costs() -> None:

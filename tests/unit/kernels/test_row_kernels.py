@@ -35,6 +35,11 @@ CI = pytest.mark.full
     [
         pytest.param("layer_norm", "m=7,n=200", {**ROWS, "keep": "global"}, marks=CI),
         pytest.param("layer_norm", "m=7,n=1", {**ROWS, "vector": 1, "keep": "registers"}, marks=CI),
+        ("layer_norm", "m=7,n=200,residual=true", {**ROWS, "keep": "shared"}),
+        pytest.param(
+            "layer_norm", "m=7,n=200,residual=true", {**ROWS, "keep": "global", "unroll": 2}, marks=CI
+        ),
+        pytest.param("layer_norm", "m=7,n=200,residual=true", {**ROWS, "keep": "registers"}, marks=CI),
         ("softmax", "m=7,n=200", {**ROWS, "keep": "shared"}),
         pytest.param("softmax", "m=7,n=1000", {**ROWS, "keep": "both", "unroll": 2}, marks=CI),
         pytest.param("cross_entropy", "m=35,n=300", {**ROWS, "keep": "global", "unroll": 2}, marks=CI),
@@ -80,6 +85,7 @@ def test_tile_program_is_right(
     [
         ("layer_norm", "m=64,n=1024"),
         ("layer_norm", "m=33,n=57"),
+        ("layer_norm", "m=33,n=57,residual=true"),
         ("softmax", "m=33,n=570"),
         ("cross_entropy", "m=64,n=1024"),
         ("rms_norm", "m=33,n=57,residual=true"),
@@ -153,17 +159,20 @@ def test_a_group_of_zeros_has_a_scale_and_the_last_group_may_be_short() -> None:
     assert found["q"][1:].abs().amax() == pytest.approx(448)
 
 
-def test_a_residual_is_rounded_before_the_norm_and_written_back() -> None:
-    ours = operator("rms_norm")
+@pytest.mark.parametrize(("name", "weights"), [("rms_norm", 1), ("layer_norm", 2)])
+def test_a_residual_is_rounded_before_the_norm_and_written_back(name: str, weights: int) -> None:
+    ours = operator(name)
     asked, plain = ours.workload("m=9,n=64,residual=true"), ours.workload("m=9,n=64")
     assert "residual" not in plain.attrs  # keys of recorded measurements hold
-    assert plain.key == "rms_norm(m=9,n=64;dtype=bfloat16)"
+    assert plain.key == f"{name}(m=9,n=64;dtype=bfloat16)"
     inputs = ours.inputs(asked, "cpu", 1)
     found = ours.reference(asked, inputs)
     h = inputs["x"] + inputs["r"]
     assert torch.equal(found["h"].to(torch.bfloat16), h)
-    assert torch.equal(found["y"], ours.reference(plain, {"x": h, "w": inputs["w"]})["y"])
-    assert ours.min_bytes(asked) == 2 * (4 * 9 * 64 + 64)
+    shared = {key: value for key, value in inputs.items() if key not in ("x", "r")}
+    assert torch.equal(found["y"], ours.reference(plain, {"x": h, **shared})["y"])
+    assert ours.min_bytes(asked) == 2 * (4 * 9 * 64 + weights * 64)
+    assert ours.flops(asked) == ours.flops(plain) + 9 * 64
 
 
 def test_equal_logits_come_in_the_order_of_experts() -> None:

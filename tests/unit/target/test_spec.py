@@ -39,6 +39,18 @@ def test_matrix_rate_is_below_the_data_sheet_and_near_it(name: str, tflops: floa
     assert 0.7 * tflops < load_target(name).matrix_tflops("bfloat16") < tflops
 
 
+def test_matrix_rates_of_one_byte() -> None:
+    """Matrix units of an A100 take int8 and no float8; others take both at one rate."""
+    a100, h200, mi300x = map(load_target, ("a100", "h200", "mi300x"))
+    assert 0.7 * 624 < a100.matrix_tflops("int8") < 624
+    assert a100.matrix_flops_per_cycle("int8") == 2 * a100.matrix_flops_per_cycle("fp16")
+    assert a100.matrix_tflops("float8_e4m3fn") == a100.matrix_flops_per_cycle("fp8") == 0
+    assert "int8" in a100.dtypes
+    assert "float8_e4m3fn" not in a100.dtypes
+    for chip in (h200, mi300x):
+        assert chip.matrix_tflops("int8") == chip.matrix_tflops("float8_e4m3fn") > 0
+
+
 def test_no_two_targets_share_a_device_name() -> None:
     names = [device for target in map(load_target, target_names()) for device in target.device_names]
     assert len(set(names)) == len(names)
