@@ -25,7 +25,10 @@ def panels(
     lse: "torch.Tensor",
     is_known: bool,
     scale: float,
-) -> "Iterator[tuple[int, slice, torch.Tensor]]":
+    *,
+    softcap: int = 0,
+    sink: "torch.Tensor | None" = None,
+) -> "Iterator[tuple[int, slice, torch.Tensor, torch.Tensor | None]]":
     """The weights of panels of queries in float32 without TF32.
 
     Args:
@@ -34,9 +37,11 @@ def panels(
         lse: (batch, heads, seq_len), logarithms of the sums of the exponentials; written if not `is_known`.
         is_known: whether `lse` is given.
         scale: factor of the scores.
+        softcap: scores become softcap tanh(score / softcap), if it is not 0.
+        sink: a logit of each head that takes part of the weight, or None.
 
     Yields:
-        The item, the rows, and the weights (heads, rows, keys).
+        The item, the rows, the weights (heads, rows, keys), and with a softcap the slope of its scores there.
     """
     import torch
 
@@ -48,12 +53,18 @@ def panels(
             for start in range(0, seq_len, panel):
                 rows = slice(start, min(start + panel, seq_len))
                 scores = q[item, rows].float().transpose(0, 1) @ keys * scale
+                slopes = None
+                if softcap:
+                    scores.div_(softcap).tanh_()
+                    slopes = 1 - scores.square()
+                    scores.mul_(softcap)
                 unseen = hidden(item, rows)
                 if unseen is not None:
                     scores.masked_fill_(unseen, -torch.inf)
                 if not is_known:
-                    lse[item, :, rows] = scores.logsumexp(-1)
-                yield item, rows, scores.sub_(lse[item, :, rows, None]).exp_()
+                    found = scores.logsumexp(-1)
+                    lse[item, :, rows] = found if sink is None else found.logaddexp(sink[:, None])
+                yield item, rows, scores.sub_(lse[item, :, rows, None]).exp_(), slopes
 
 
 def masked_attention(
@@ -81,7 +92,7 @@ def masked_attention(
     out = torch.empty_like(q, dtype=torch.float32)
     lse = torch.empty(q.shape[0], *q.shape[2:0:-1], device=q.device)
     least, group = torch.finfo(v.dtype).tiny, q.shape[2] // k.shape[2]
-    for item, rows, weights in panels(q, k, hidden, lse, is_known=False, scale=scale):
+    for item, rows, weights, _ in panels(q, k, hidden, lse, is_known=False, scale=scale):
         values = heads_of(v[item], group)
         weights.nan_to_num_()  # of queries that see no key
         if squared:

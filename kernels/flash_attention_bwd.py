@@ -6,9 +6,14 @@ query sees:
     P = exp(s Q K^T - LSE), delta = rowsum(O dO), dS = P (dO V^T - delta)
     dQ = s dS K, dK = s dS^T Q, dV = P^T dO
 
-LSE is the natural logarithm of the sum of exp(s Q K^T), in float32, as torch's backends return it. `group`
-query heads share one head of keys and values, whose gradients are sums over them. With `window` > 0, a query
-sees that many keys, itself included. Tensors have the layout (batch, seq_len, heads, head_dim).
+LSE is the natural logarithm of the sum of exp(s Q K^T), in float32, as torch's backends return it. Tensors
+have the layout (batch, seq_len, heads, head_dim). Attributes change what a query sees and how much it counts:
+
+group     query heads that share one head of keys and values, whose gradients are sums over them
+window    keys that a query sees, itself included; 0: all
+softcap   c > 0: the scores in P are c tanh(s Q K^T / c), and dS has their slope, 1 - tanh^2, as a factor
+sinks     each head has a logit `sink` whose exponential is part of the sum in LSE; its gradient is
+          dsink = -sum exp(sink - LSE) delta over batch and queries
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
+SINK_THREADS = 128  # of the block that adds the shares of a sink
 _QUERIES = ("batch", "seq_len", "heads", "head_dim")
 _KEYS = ("batch", "seq_len", Parts("heads", "group"), "head_dim")
 
@@ -44,8 +50,15 @@ def _named(batch: int, heads: int, seq_len: int, head_dim: int, **attrs: Value) 
 class FlashAttentionBwd(Operator):
     name = "flash_attention_bwd"
     dims = ("batch", "heads", "seq_len", "head_dim")
-    attrs: ClassVar[Mapping[str, Value]] = {"causal": False, "group": 1, "window": 0, "scale": 0.0}
-    later_attrs = ("scale",)
+    attrs: ClassVar[Mapping[str, Value]] = {
+        "causal": False,
+        "group": 1,
+        "window": 0,
+        "scale": 0.0,
+        "softcap": 0,
+        "sinks": False,
+    }
+    later_attrs = ("scale", "softcap", "sinks")
     axes: ClassVar[Axes] = {
         "Q": _QUERIES,
         "K": _KEYS,
@@ -58,7 +71,7 @@ class FlashAttentionBwd(Operator):
         "dV": _KEYS,
     }
     # FB0, FB1: flash_attention's FA4 and without a mask; FB2: a batch of long sequences; FB3: Llama 3 8B;
-    # FB4: GPT-2 medium; FB5: Mistral 7B
+    # FB4: GPT-2 medium; FB5: Mistral 7B; FB6: gpt-oss-120b, a layer with a window; FB7: Gemma 2 27B
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "FB0": _named(1, 32, 4096, 128, causal=True),
         "FB1": _named(1, 32, 4096, 128),
@@ -66,6 +79,8 @@ class FlashAttentionBwd(Operator):
         "FB3": _named(1, 32, 8192, 128, causal=True, group=4),
         "FB4": _named(8, 16, 2048, 64, causal=True),
         "FB5": _named(1, 32, 8192, 128, causal=True, group=4, window=4096),
+        "FB6": _named(1, 64, 4096, 64, causal=True, group=8, window=128, sinks=True),
+        "FB7": _named(1, 32, 8192, 128, causal=True, group=2, window=4096, softcap=50),
     }
     default_names = ("FB0", "FB3", "FB4")
 
@@ -99,7 +114,16 @@ class FlashAttentionBwd(Operator):
                 f"flash_attention_bwd: window={window} must be 0, or a number of keys before and at a query "
                 "of causal attention; take causal=true"
             )
+        if (softcap := int(self.attribute(workload.attrs, "softcap"))) < 0:
+            raise WorkloadError(f"flash_attention_bwd: softcap={softcap} must not be negative; 0 means none")
         check_scale("flash_attention_bwd", workload.attrs)
+
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        if not self.attribute(attrs, "sinks"):
+            return self.axes
+        names = list(self.axes)
+        inputs, outputs = ({name: self.axes[name] for name in part} for part in (names[:-3], names[-3:]))
+        return {**inputs, "sink": ("heads",), **outputs, "dsink": ("heads",)}
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V, dO ~ N(0, 1); O and LSE are what the forward pass makes of them."""
@@ -120,18 +144,22 @@ class FlashAttentionBwd(Operator):
         )
         q.mul_(factor)
         out, lse = torch.empty_like(q), torch.empty(q.shape[0], *q.shape[2:0:-1], device=device)
-        for item, rows, weights in _weights(workload, {"Q": q, "K": k}, lse, is_known=False):
+        sinks = {}
+        if self.attribute(workload.attrs, "sinks"):
+            sinks["sink"] = torch.randn(q.shape[2], generator=generator, device=device)
+        for item, rows, weights, _ in _weights(workload, {"Q": q, "K": k, **sinks}, lse, is_known=False):
             values = heads_of(v[item], int(workload.attrs["group"]))
             out[item, rows] = (weights @ values).transpose(0, 1).to(dtype)
-        return {"Q": q, "K": k, "V": v, "O": out, "dO": grad, "LSE": lse}
+        return {"Q": q, "K": k, "V": v, "O": out, "dO": grad, "LSE": lse, **sinks}
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
-        return {"LSE": "float32"}
+        return dict.fromkeys(("LSE", "sink", "dsink"), "float32")
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         batch, heads, seq_len, head_dim = workload.dims.values()
         keys = (batch, seq_len, heads // int(workload.attrs["group"]), head_dim)
-        return {"dQ": (batch, seq_len, heads, head_dim), "dK": keys, "dV": keys}
+        sinks = {"dsink": (heads,)} if self.attribute(workload.attrs, "sinks") else {}
+        return {"dQ": (batch, seq_len, heads, head_dim), "dK": keys, "dV": keys, **sinks}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """The formulas in float32 without TF32, by items of the batch and panels of queries."""
@@ -160,14 +188,19 @@ class FlashAttentionBwd(Operator):
         least = torch.finfo(inputs["Q"].dtype).tiny
         device, group = inputs["Q"].device, int(workload.attrs["group"])
         found = {name: torch.zeros(size, device=device) for name, size in self.outputs(workload).items()}
-        for item, rows, weights in _weights(workload, inputs, inputs["LSE"]):
+        for item, rows, weights, slopes in _weights(workload, inputs, inputs["LSE"]):
             q, grad, out = (
                 _power(inputs[name][item, rows].float(), squared).transpose(0, 1) for name in ("Q", "dO", "O")
             )
             k, v = (_power(heads_of(inputs[name][item], group), squared) for name in ("K", "V"))
             p = weights.clamp_(min=least).square_() if squared else weights
-            d_scores = grad @ v.transpose(1, 2)
-            d_scores.add_((out * grad).sum(-1, keepdim=True), alpha=sign).mul_(p).mul_(scale)
+            d_scores, delta = grad @ v.transpose(1, 2), (out * grad).sum(-1, keepdim=True)
+            d_scores.add_(delta, alpha=sign).mul_(p).mul_(scale)
+            if slopes is not None:
+                d_scores.mul_(_power(slopes, squared))
+            if "sink" in inputs:
+                shares = (inputs["sink"][:, None] - inputs["LSE"][item, :, rows]).exp()
+                found["dsink"].add_((_power(shares, squared) * delta[..., 0]).sum(-1), alpha=sign)
             found["dQ"][item, rows] = (d_scores @ k).transpose(0, 1)
             for name, left, right in (("dK", d_scores, q), ("dV", p, grad)):
                 product = left.transpose(1, 2) @ right
@@ -177,7 +210,8 @@ class FlashAttentionBwd(Operator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """The backward operators of torch's attention backends, each called directly after its forward one.
 
-        cuDNN's and the CPU's take transposed views. Only FlashAttention-2 has windows.
+        cuDNN's and the CPU's take transposed views. Only FlashAttention-2 has windows. None has a softcap or
+        sinks: with these it is the formulas in float32.
         """
         import torch
 
@@ -207,6 +241,8 @@ class FlashAttentionBwd(Operator):
             return lambda: backward(grad.transpose(1, 2), *turned, *made, 0.0, causal, **factor)
 
         usable: dict[str, Callable[[], object]] = {}
+        if any(self.attribute(workload.attrs, name) for name in ("softcap", "sinks")):
+            return {"torch": lambda: self._gradients(workload, inputs, squared=False)}
         makers = {"FlashAttention-2": flash, "cuDNN attention": cudnn, "torch attention on the CPU": cpu}
         for name, maker in makers.items():
             if window and maker is not flash:
@@ -230,7 +266,8 @@ class FlashAttentionBwd(Operator):
     def min_bytes(self, workload: Workload) -> int:
         queries, keys = (math.prod(self.outputs(workload)[name]) for name in ("dQ", "dK"))
         rows = queries // workload.dims["head_dim"]
-        return 4 * (queries + keys) * self.element_bytes(workload) + 4 * rows
+        sinks = 2 * workload.dims["heads"] * bool(self.attribute(workload.attrs, "sinks"))
+        return 4 * (queries + keys) * self.element_bytes(workload) + 4 * (rows + sinks)
 
     def max_relative_error(self, workload: Workload) -> float:
         """About three times the error of rounding P or dS and the gradients to the dtype."""
@@ -238,7 +275,7 @@ class FlashAttentionBwd(Operator):
 
 
 def _weights(workload: Workload, tensors: Tensors, lse: "torch.Tensor", is_known: bool = True) -> Any:
-    """The weights P of each panel of queries, with its item and its rows; see `panels`."""
+    """The weights P of each panel of queries with their slopes, its item and its rows; see `panels`."""
     import torch
 
     seq_len, window = workload.dims["seq_len"], int(workload.attrs["window"])
@@ -251,7 +288,10 @@ def _weights(workload: Workload, tensors: Tensors, lse: "torch.Tensor", is_known
         return (ago < 0) | (ago >= (window or seq_len))
 
     scale = softmax_scale(workload.attrs, workload.dims["head_dim"])
-    return panels(tensors["Q"], tensors["K"], hidden, lse, is_known, scale)
+    softcap = int(OPERATOR.attribute(workload.attrs, "softcap"))
+    return panels(
+        tensors["Q"], tensors["K"], hidden, lse, is_known, scale, softcap=softcap, sink=tensors.get("sink")
+    )
 
 
 def _power(tensor: "torch.Tensor", squared: bool) -> "torch.Tensor":
@@ -303,14 +343,19 @@ class FlashAttentionBwdGpu(KernelTemplate):
         return space.closest(wanted)
 
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        """LSE (base 2) and delta of each tile of queries, and the sums of dQ, both padded to whole tiles."""
+        """LSE (base 2) and delta of each tile of queries, and the sums of dQ, both padded to whole tiles.
+
+        With sinks also each tile's share of dsink.
+        """
         batch, heads, seq_len, head_dim = workload.dims.values()
         block_n, width = config.int("block_n"), _padded(head_dim)
         tiles = (seq_len + block_n - 1) // block_n
         rows = 1 if config["dq"] == "separate" else tiles * block_n
+        has_sinks = self.operator.attribute(workload.attrs, "sinks")
         return {
             "stats": ((batch, heads, tiles, 2, block_n), "float32"),
             "dq_sum": ((batch, heads, rows, width), "float32"),
+            **({"sink_sums": ((heads, batch, tiles), "float32")} if has_sinks else {}),
         }
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -329,7 +374,16 @@ class FlashAttentionBwdGpu(KernelTemplate):
         shape, kv_shape = (batch, seq_len, heads, head_dim), (batch, seq_len, kv_heads, head_dim)
         tiles, key_tiles = (seq_len + block_n - 1) // block_n, (seq_len + block_n - 1) // block_n
         blocks = (seq_len + block_m - 1) // block_m
-        stats_shape, sum_shape = (size for size, _ in self.scratch(workload, config).values())
+        sizes = {name: size for name, (size, _) in self.scratch(workload, config).items()}
+        stats_shape, sum_shape = sizes["stats"], sizes["dq_sum"]
+        softcap = int(self.operator.attribute(workload.attrs, "softcap"))
+        has_sinks = "sink_sums" in sizes
+
+        def of_heads() -> Any:
+            # an annotation, one for each parameter; the type of None makes no parameter of the kernel
+            return T.Tensor((heads,), "float32") if has_sinks else type(None)
+
+        sink_sums_tensor: Any = T.Tensor(sizes["sink_sums"], "float32") if has_sinks else type(None)
         # blocks of the first keys and of the last queries take longest in causal attention
         grid = (kv_heads, batch, blocks) if by_length else (blocks, kv_heads, batch)
         query_grid = (heads, batch, blocks) if by_length else (blocks, heads, batch)
@@ -337,6 +391,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
         queries_end = not causal and (not isinstance(seq_len, int) or seq_len % block_n != 0)
         log2_e, norm = math.log2(math.e), softmax_scale(workload.attrs, head_dim)
         scale = norm * log2_e  # exp2 instead of exp
+        double, cap = 2 * scale / max(1, softcap), softcap * log2_e
         policy = T.GemmWarpPolicy.FullRow  # P and dS of a key stay within one warp
         early = T.wgmma_gemm if overlap else T.gemm  # waits for the product, or not
 
@@ -359,6 +414,42 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     for i, j in T.Parallel(rows, cols):
                         p[i, j] = T.if_then_else(key + (i if transposed else j) < seq_len, p[i, j], 0)
 
+        @T.macro
+        def weigh(p: T.Buffer, rest: Any, lse2: Any, rows: int, cols: int):  # type: ignore[no-untyped-def]
+            """Turn scores into weights. `rest`: 1 - tanh, from which the slope of a capped score follows."""
+            if softcap:
+                # as accurate as exp2, which the instruction tanh.approx is not
+                for i, j in T.Parallel(rows, cols):
+                    rest[i, j] = 2 / (T.exp2(p[i, j] * double) + 1)
+                for i, j in T.Parallel(rows, cols):
+                    p[i, j] = T.exp2((1 - rest[i, j]) * cap - lse2(i, j))
+            else:
+                for i, j in T.Parallel(rows, cols):
+                    p[i, j] = T.exp2(p[i, j] * scale - lse2(i, j))
+
+        @T.macro
+        def derive(p: T.Buffer, rest: Any, dp: T.Buffer, delta: Any, rows: int, cols: int):  # type: ignore[no-untyped-def]
+            """Turn gradients of weights into those of scores."""
+            for i, j in T.Parallel(rows, cols):
+                dp[i, j] = p[i, j] * (dp[i, j] - delta(i, j))
+            if softcap:  # the slope is (1 - tanh) (1 + tanh)
+                for i, j in T.Parallel(rows, cols):
+                    dp[i, j] *= rest[i, j] * (2 - rest[i, j])
+
+        @T.macro
+        def sink_share(sink: T.Buffer, sums: T.Buffer, LSE: T.Buffer, delta: T.Buffer, place: Any):  # type: ignore[no-untyped-def]  # noqa: N803
+            """A tile's share of dsink."""
+            head, item, tile = place
+            shares = T.alloc_fragment((block_n,), accumulator)
+            total = T.alloc_fragment((1,), accumulator)
+            for i in T.Parallel(block_n):
+                row = tile * block_n + i
+                shares[i] = T.if_then_else(
+                    row < seq_len, -delta[i] * T.exp2((sink[head] - LSE[item, head, row]) * log2_e), 0
+                )
+            T.reduce_sum(shares, total, dim=0)
+            T.copy(total, sums[head, item, tile : tile + 1])
+
         @T.prim_func
         def flash_attention_bwd(  # type: ignore[no-untyped-def]
             Q: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
@@ -367,11 +458,14 @@ class FlashAttentionBwdGpu(KernelTemplate):
             O: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: E741, N803
             dO: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             LSE: T.Tensor((batch, heads, seq_len), accumulator),  # type: ignore[valid-type]  # noqa: N803
+            sink: of_heads(),  # type: ignore[valid-type]
             dQ: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             dK: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             dV: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            dsink: of_heads(),  # type: ignore[valid-type]
             stats: T.Tensor(stats_shape, accumulator),  # type: ignore[valid-type]
             dq_sum: T.Tensor(sum_shape, accumulator),  # type: ignore[valid-type]
+            sink_sums: sink_sums_tensor,
         ):
             with T.Kernel(tiles, heads, batch, threads=128) as (at, of, part):
                 o_rows = T.alloc_fragment((block_n, wide), dtype)
@@ -389,6 +483,8 @@ class FlashAttentionBwdGpu(KernelTemplate):
                         at * block_n + i < seq_len, LSE[part, of, at * block_n + i] * log2_e, 0
                     )
                     stats[part, of, at, 1, i] = delta[i]
+                if has_sinks:
+                    sink_share(sink, sink_sums, LSE, delta, (of, part, at))
                 if not separate:
                     for i, j in T.Parallel(block_n, width):
                         dq_sum[part, of, at * block_n + i, j] = 0
@@ -405,6 +501,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
                 out_tile = T.alloc_shared((block_m, width), dtype)
                 p = T.alloc_fragment((block_m, block_n), accumulator)
                 dp = T.alloc_fragment((block_m, block_n), accumulator)
+                rest = T.alloc_fragment((block_m, block_n), accumulator) if softcap else None
                 p_cast = T.alloc_fragment((block_m, block_n), dtype)
                 ds_cast = T.alloc_fragment((block_m, block_n), dtype)
                 dk_acc = T.alloc_fragment((block_m, width), accumulator)
@@ -433,14 +530,12 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     early(v_tile, g_tile, dp, transpose_B=True, policy=policy, clear_accum=True)
                     if overlap:
                         T.wait_wgmma(1)
-                    for i, j in T.Parallel(block_m, block_n):
-                        p[i, j] = T.exp2(p[i, j] * scale - stat[0, j])
+                    weigh(p, rest, lambda _, j: stat[0, j], block_m, block_n)
                     hide(p, col, row, block_m, block_n, True)
                     T.copy(p, p_cast)
                     if overlap:
                         T.wait_wgmma(0)
-                    for i, j in T.Parallel(block_m, block_n):
-                        dp[i, j] = p[i, j] * (dp[i, j] - stat[1, j])
+                    derive(p, rest, dp, lambda _, j: stat[1, j], block_m, block_n)
                     T.copy(dp, ds_cast)
                     T.gemm(p_cast, g_tile, dv_acc, policy=policy)
                     if not separate:
@@ -473,6 +568,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     dq_out = T.alloc_shared((block_m, width), dtype)
                     weights = T.alloc_fragment((block_m, block_n), accumulator)
                     d_weights = T.alloc_fragment((block_m, block_n), accumulator)
+                    rests = T.alloc_fragment((block_m, block_n), accumulator) if softcap else None
                     d_scores = T.alloc_fragment((block_m, block_n), dtype)
                     dq_acc = T.alloc_fragment((block_m, width), accumulator)
                     lse2 = T.alloc_fragment((block_m,), accumulator)
@@ -493,11 +589,9 @@ class FlashAttentionBwdGpu(KernelTemplate):
                         T.gemm(q_rows, keys, weights, transpose_B=True, policy=policy, clear_accum=True)
                         T.copy(V[item2, key : key + block_n, head2 // group, 0:width], values)
                         T.gemm(grads, values, d_weights, transpose_B=True, policy=policy, clear_accum=True)
-                        for i, j in T.Parallel(block_m, block_n):
-                            weights[i, j] = T.exp2(weights[i, j] * scale - lse2[i])
+                        weigh(weights, rests, lambda i, _: lse2[i], block_m, block_n)
                         hide(weights, key, start, block_m, block_n, False)
-                        for i, j in T.Parallel(block_m, block_n):
-                            d_weights[i, j] = weights[i, j] * (d_weights[i, j] - deltas[i])
+                        derive(weights, rests, d_weights, lambda i, _: deltas[i], block_m, block_n)
                         T.copy(d_weights, d_scores)
                         T.gemm(d_scores, keys, dq_acc, policy=policy)
                     for i, j in T.Parallel(block_m, width):
@@ -511,6 +605,21 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     for i, j in T.Parallel(block_n, width):
                         sums[i, j] *= norm
                     T.copy(sums, dQ[item3, tile3 * block_n : (tile3 + 1) * block_n, head3, 0:width])
+
+            if has_sinks:
+                with T.Kernel(heads, threads=SINK_THREADS) as head4:
+                    lanes = T.alloc_fragment((SINK_THREADS,), accumulator)
+                    all_lanes = T.alloc_fragment((1,), accumulator)
+                    T.clear(lanes)
+                    for item4 in T.serial(batch):
+                        for turn in T.serial(T.ceildiv(tiles, SINK_THREADS)):
+                            for i in T.Parallel(SINK_THREADS):
+                                at4 = turn * SINK_THREADS + i
+                                lanes[i] += T.if_then_else(
+                                    at4 < tiles, sink_sums[head4, item4, T.min(at4, tiles - 1)], 0
+                                )
+                    T.reduce_sum(lanes, all_lanes, dim=0)
+                    T.copy(all_lanes, dsink[head4 : head4 + 1])
 
         return flash_attention_bwd
 

@@ -41,7 +41,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     others = batch * heads
     causal, width = bool(workload.attrs["causal"]), -(-head_dim // 32) * 32  # as the template pads rows
     element_bytes, hopper = DTYPE_BYTES[workload.dtype], is_hopper(target)
-    keys = (64, 128, 192) if hopper else (32, 64, 128)
+    keys, has_slopes = (64, 128, 192) if hopper else (32, 64, 128), bool(workload.attrs.get("softcap"))
     parameters = (
         Parameter("block_m", keys, "keys of one block"),
         Parameter("block_n", QUERIES, "queries of one iteration of the main loop"),
@@ -63,8 +63,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     def accumulators(config: Config) -> int:
         rows, queries = config.int("block_m"), config.int("block_n")
         scores, share = rows * queries, 0 if config["dq"] == "separate" else queries * width
-        # P and dP beside P in the dtype; then P and dS in the dtype beside the share of dQ
-        return 2 * rows * width + max(5 * scores // 2, scores + share)
+        # P and dP beside P in the dtype, and slopes; then P and dS in the dtype beside the share of dQ
+        return 2 * rows * width + max((5 + 2 * has_slopes) * scores // 2, scores + share)
 
     def shared_bytes(config: Config) -> int:
         rows, queries = config.int("block_m"), config.int("block_n")

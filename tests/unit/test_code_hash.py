@@ -180,6 +180,7 @@ def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() 
         "chunk_state": "1f044915c91a",
         "dequant_matmul": "f1c7076ec03e",
         "flash_attention": "dafb2bd5fb70",
+        "flash_attention_bwd": "be78c7d77aaf",
         "gemv": "40e5495f6b98",
         "layer_norm": "c84c45ac44fa",
         "matmul": "23183d3b9dbb",

@@ -34,6 +34,8 @@ def fp32(seq_len: int, head_dim: int, **attrs: int) -> Workload:
         pytest.param(fp32(70, 24, causal=True, group=2, window=20), "add", marks=pytest.mark.full),
         pytest.param(fp32(70, 24, group=2), "separate", marks=pytest.mark.full),  # padded keys and rows
         (fp32(70, 24, causal=True, window=20), "separate"),
+        (fp32(70, 24, causal=True, group=2, softcap=2, sinks=True), "add"),
+        pytest.param(fp32(70, 24, softcap=2, sinks=True), "separate", marks=pytest.mark.full),
     ],
 )
 def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) -> None:
@@ -53,20 +55,39 @@ def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "workload", [fp32(50, 16), fp32(50, 16, causal=True, group=4), fp32(50, 16, causal=True, window=9)]
+    "workload",
+    [
+        fp32(50, 16),
+        fp32(50, 16, causal=True, group=4),
+        fp32(50, 16, causal=True, window=9),
+        fp32(50, 16, causal=True, group=2, softcap=2, sinks=True),
+    ],
 )
 def test_reference_is_the_gradient_of_attention(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = BACKWARD.inputs(workload, "cpu", 1)
     q, k, v = (inputs[n].double().transpose(1, 2).requires_grad_() for n in ("Q", "K", "V"))
     ago = torch.arange(50)[:, None] - torch.arange(50)
     seen = (ago >= 0) & (ago < (workload.attrs["window"] or 50)) if workload.attrs["causal"] else ago < 50
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    wide_k, wide_v = (t.repeat_interleave(int(workload.attrs["group"]), 1) for t in (k, v))
+    scores = q @ wide_k.transpose(2, 3) / 4
+    if cap := workload.attrs.get("softcap"):
+        assert isinstance(cap, int)
+        scores = cap * torch.tanh(scores / cap)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    wanted = [q, k, v]
+    if "sink" in inputs:  # one more key, without a value
+        wanted.append(inputs["sink"].double().requires_grad_())
+        scores = torch.cat([scores, wanted[-1].view(1, -1, 1, 1).expand(2, 4, 50, 1)], 3)
+    out = scores.softmax(3)[..., :50] @ wide_v
     torch.testing.assert_close(inputs["O"].double().transpose(1, 2), out, rtol=1e-4, atol=1e-5)
-    expected = torch.autograd.grad(out, (q, k, v), inputs["dO"].double().transpose(1, 2))
+    torch.testing.assert_close(inputs["LSE"].double(), scores.logsumexp(3), rtol=1e-5, atol=1e-5)
+    expected = torch.autograd.grad(out, wanted, inputs["dO"].double().transpose(1, 2))
     monkeypatch.setattr("tilesight.kernels._attention_weights.SCORE_BYTES", 4 * 4 * 50 * 7)  # panels
     found = BACKWARD.reference(workload, inputs)
-    for name, gradient in zip(("dQ", "dK", "dV"), expected, strict=True):
-        torch.testing.assert_close(found[name].double().transpose(1, 2), gradient, rtol=1e-4, atol=1e-5)
+    for name, gradient in zip(found, expected, strict=True):
+        ours = found[name].double()
+        ours = ours if name == "dsink" else ours.transpose(1, 2)
+        torch.testing.assert_close(ours, gradient, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +96,10 @@ def test_reference_is_the_gradient_of_attention(workload: Workload, monkeypatch:
         ("batch=1,heads=8,seq_len=64,head_dim=192", "head_dim=192 must be a multiple of 8.*at most 128"),
         ("batch=1,heads=8,seq_len=64,head_dim=64,group=3", "group=3 must divide heads=8"),
         ("batch=1,heads=8,seq_len=64,head_dim=64,window=8", "window=8 must be 0.*take causal=true"),
+        (
+            "batch=1,heads=8,seq_len=64,head_dim=64,softcap=-1",
+            "softcap=-1 must not be negative",
+        ),
     ],
 )
 def test_refusals_say_what_to_do(shape: str, message: str) -> None:
