@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axis, Parts, shape
+from ..problem.index_values import outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, Value
@@ -112,6 +113,23 @@ class CacheOperator(Operator):
                 lengths[1:] = draw.integers(-(-kv_len // 8), kv_len + 1, batch - 1)
             found["Lengths"] = lengths.astype(np.int32)
         return found
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        """Lengths beyond the room of an item, and pages of its tokens that the pool does not have."""
+        import torch
+
+        kv_len, pages, page = workload.dims["kv_len"], workload.dims["pages"], int(workload.attrs["page"])
+        lengths = inputs.get("Lengths")
+        fault = None
+        if lengths is not None:
+            fault = outside("Lengths", lengths, 0, kv_len, "an item has room for kv_len tokens")
+        if fault or not page:
+            return fault
+        table = inputs["Table"]
+        begins = torch.arange(table.shape[1], device=table.device) * page
+        used = begins < (kv_len if lengths is None else lengths[:, None])
+        rule = "the pool has that many pages, and a page of an item's tokens is one of them"
+        return outside("Table", table, 0, pages - 1, rule, where=used)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Queries and the pool ~ N(0, 1): scores have unit variance after scaling. `contents` are known."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
+from ..problem.index_values import outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -102,6 +103,15 @@ class BlockSparseAttention(Operator):
                 f"block_sparse_attention: percent={attrs['percent']} of the blocks must be 1 to 100"
             )
         check_scale("block_sparse_attention", workload.attrs)
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        import torch
+
+        counts, indices = inputs["counts"], inputs["indices"]
+        blocks = indices.shape[-1]
+        fault = outside("counts", counts, 0, blocks, "blocks of keys that a block of queries sees")
+        listed = torch.arange(blocks, device=indices.device) < counts[..., None]
+        return fault or outside("indices", indices, 0, blocks - 1, "a block of keys", where=listed)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V ~ N(0, 1), and the lists of `contents`."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..problem.axes import Axes
+from ..problem.index_values import outside
 from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, Value
@@ -36,6 +37,10 @@ class CrossEntropy(RowOperator):
         "E5": {"m": 32768, "n": 1000},  # ImageNet, 32768 images
     }
     default_names = ("E0", "E2", "E5")  # long rows, usual ones, short ones
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        rule = "a column of x; a label below 0 leaves its row out"
+        return outside("labels", inputs["labels"], None, workload.dims["n"] - 1, rule)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Logits N(0, 1), each row scaled by 1/4 to 4; random labels, of which every 16th row has none."""

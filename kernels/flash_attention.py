@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Parts, shape
+from ..problem.index_values import outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -157,6 +158,11 @@ class FlashAttention(Operator):
             return {}
         quarters = 4 - np.arange(workload.dims["batch"]) % 4
         return {"length": np.maximum(1, workload.dims["seq_len"] * quarters // 4).astype(np.int32)}
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        if "length" not in inputs:
+            return None
+        return outside("length", inputs["length"], 0, workload.dims["seq_len"], "positions of an item")
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """All ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(head_dim)."""

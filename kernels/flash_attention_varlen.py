@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Parts, Plus, shape
+from ..problem.index_values import not_rising
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -129,6 +130,11 @@ class FlashAttentionVarlen(Operator):
         more = tokens_kv - tokens
         keys = ends(tokens) + ends(more) if more >= 0 else ends(tokens_kv)
         return {"cu_seqlens_q": ends(tokens), "cu_seqlens_k": keys}
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        dims, of = workload.dims, "queries or keys of the items"
+        sizes = (("cu_seqlens_q", dims["tokens"]), ("cu_seqlens_k", dims["tokens_kv"]))
+        return next(filter(None, (not_rising(name, inputs[name], rows, of) for name, rows in sizes)), None)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """All ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(head_dim)."""

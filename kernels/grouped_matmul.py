@@ -23,6 +23,7 @@ from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Parts, Plus
 from ..problem.axes import shape as extents
+from ..problem.index_values import not_rising, outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
@@ -149,6 +150,12 @@ class GroupedMatmul(Operator):
             return {"ends": np.ceil(tokens * shares / shares.max()).astype(np.int32)}
         ends = np.rint(tokens * shares.cumsum() / shares.sum())
         return {"ends": np.concatenate([[0], ends]).astype(np.int32)}
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        ends, tokens = inputs["ends"], workload.dims["tokens"]
+        if workload.attrs["rows"] == "masked":
+            return outside("ends", ends, 0, tokens, "rows of a group")
+        return not_rising("ends", ends, tokens, "groups")
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """A ~ N(0, 1) and B ~ N(0, 1/k), so that products ~ N(0, 1) for every k.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Plus
+from ..problem.index_values import outside
 from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.workload import Workload
@@ -67,6 +68,15 @@ class MlaDecode(CacheOperator):
         lse: Axes = {"LSE": rows} if attrs["lse"] else {}
         inputs = {"Q": (*rows, width), "KV": pool, **self.index_axes(attrs), **indices}
         return {**inputs, "O": (*rows, "dim"), **lse}
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        """Also positions of selected keys that an item does not have; -1 stands for none."""
+        if fault := super().index_fault(workload, inputs):
+            return fault
+        if "Indices" not in inputs:
+            return None
+        last = workload.dims["kv_len"] - 1
+        return outside("Indices", inputs["Indices"], -1, last, "a position of a key in its item, or -1")
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         return {**super().tensor_dtypes(dtype, attrs), "Indices": "int32"}

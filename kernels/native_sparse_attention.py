@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
+from ..problem.index_values import outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -101,6 +102,10 @@ class NativeSparseAttention(Operator):
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         return {"indices": "int32"}
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        last = (workload.dims["seq_len"] - 1) // int(workload.attrs["block"])
+        return outside("indices", inputs["indices"], -1, last, "a block of keys, or -1")
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V ~ N(0, 1), and the lists of `contents`."""

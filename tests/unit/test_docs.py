@@ -22,6 +22,7 @@ import tilesight
 from tests.support.preloaded import run_python
 from tests.unit.pages import samples
 from tilesight.cli.commands import cli
+from tilesight.costmodel.learned.model_file import read_card, shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -225,6 +226,18 @@ def test_readme_is_short_and_opens_with_the_two_commands() -> None:
     assert first is not None
     assert [line.split("#")[0].strip() for line in first[2].splitlines()] == ["make tune", "make test"]
     assert len(text.split()) <= MOST_WORDS
+
+
+def test_readme_states_the_scores_of_the_model_that_ships() -> None:
+    text = README.read_text(encoding="utf-8")
+    for one in read_card(shipped())["held_out"]:
+        scores = one["models"]["both"]
+        found = f"{100 * scores['top1']:.1f} %", f"{100 * scores['top1_worst']:.0f} %"
+        if one["split"] == "shape":
+            stated = f"{found[0]} of the best measured speed of a sample (geometric mean; worst {found[1]})"
+        else:
+            stated = f"on operators that it had not seen {found[0]} ({found[1]})"
+        assert stated in text, stated
 
 
 def test_every_dependency_is_justified() -> None:

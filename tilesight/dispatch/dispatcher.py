@@ -107,6 +107,7 @@ class Dispatcher:
             problem.check_gpu(device, torch.cuda.get_device_name(device))
             if torch.cuda.is_current_stream_capturing():
                 return self._bind_captured(key, dims, device)(inputs, out)
+        problem.check_indices(inputs, dims)
         shape, kernel = self._shapes.activate(key)
         bound = self._bind(kernel, self._load(key, kernel, device), dims, device, shape.calls)
         result = bound(inputs, out)
@@ -161,6 +162,17 @@ class Dispatcher:
         return bind_call(library, self.problem, output_shapes, sizes, device, calls, scratch)
 
     # ---- choosing and preparing
+
+    def check(self, *inputs: torch.Tensor) -> None:
+        """Check inputs as the first call of a shape does: also the values of index tensors.
+
+        Later calls of the shape do not look at values, since that waits for the device. A wrong page, length
+        or label then reads memory beyond a tensor.
+
+        Raises:
+            InputError: the tensors do not fit the operator, or an index is out of range.
+        """
+        self.problem.check_indices(inputs, self.problem.read(inputs))
 
     def choose(self, **dims: int) -> Choice:
         """The choice for a shape: the active one, or the one that a call would try first. Builds nothing.

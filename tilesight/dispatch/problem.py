@@ -161,6 +161,16 @@ class DispatchProblem:
         self._check_device(named)
         return self.read_dims({name: tensor.shape for name, tensor in named.items()})
 
+    def check_indices(self, tensors: Sequence[torch.Tensor], dims: Mapping[str, int]) -> None:
+        """Raise `InputError` for the first value of an index tensor that no kernel may get. Waits for the
+        device.
+        """
+        fault = self.operator.index_fault(
+            self.workload(self.key_of(dims)), dict(zip(self.inputs, tensors, strict=True))
+        )
+        if fault is not None:
+            raise InputError(f"{self.operator.name}: {fault}")
+
     def check_dtype(self, name: str, tensor: torch.Tensor) -> None:
         """Raise `InputError` unless the tensor has the dtype of that name."""
         found, wanted = str(tensor.dtype).removeprefix("torch."), self.dtype_of(name)

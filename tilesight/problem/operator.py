@@ -125,6 +125,14 @@ class Operator(ABC):
         """The dtype of a tensor of `workload`."""
         return self.tensor_dtypes(workload.dtype, workload.attrs).get(tensor, workload.dtype)
 
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        """What is wrong with values of index tensors; None if nothing is, or if the operator has none.
+
+        Such a value would let a kernel read or write beyond a tensor. Kernels do not look, since that would
+        cost time in each call. A look waits for the device.
+        """
+        return None
+
     def contents(self, workload: Workload) -> Mapping[str, NDArray[Any]]:
         """The integer or bool inputs that decide how much work a kernel does: lengths, page tables, masks.
 

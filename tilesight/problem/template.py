@@ -103,7 +103,7 @@ def number_slot(dtype: str, value: float) -> int:
 
 
 # what the code of kernels does not depend on: published shapes, vendors' implementations, what plans explore
-NOT_CODE = ("named", "default_names", "vendor", "static_parameters")
+NOT_CODE = ("named", "default_names", "vendor", "static_parameters", "index_fault")
 
 
 class KernelTemplate(ABC):

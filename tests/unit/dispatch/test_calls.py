@@ -48,6 +48,30 @@ def test_out_is_written_to_and_returned(tmp_path: Path) -> None:
     made.d.close()
 
 
+def test_values_of_index_tensors_are_checked_before_anything_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_harness(tmp_path)
+
+    def fault(_: object, inputs: dict[str, torch.Tensor]) -> str | None:
+        return "x[0] is 7 and must be less" if inputs["x"][0, 0] == 7 else None
+
+    monkeypatch.setattr(made.d.problem.operator, "index_fault", fault)
+    good, bad = torch.zeros(20, 4), torch.full((20, 4), 7.0)
+    for call in (made.d, made.d.check):
+        with pytest.raises(InputError, match=r"^scaling: x\[0\] is 7 and must be less$"):
+            call(bad)
+    assert not made.executor.built
+    made.d.check(good)
+    assert torch.equal(made.d(good), 3 * good)
+    assert torch.equal(made.d(bad), 3 * bad)  # a shape that was met: that would wait for the device
+    with pytest.raises(InputError, match=r"x\[0\] is 7"):
+        made.d.check(bad)
+    with pytest.raises(InputError, match="x is float64 and must be float32"):
+        made.d.check(good.double())
+    made.d.close()
+
+
 @pytest.mark.parametrize("met", [False, True])
 def test_wrong_tensors_are_named_in_the_error(tmp_path: Path, met: bool) -> None:
     made = make_harness(tmp_path)
