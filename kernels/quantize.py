@@ -117,8 +117,10 @@ class QuantizeGpu(RowTemplate):
 
     operator = OPERATOR
     name = "quantize"
-    # float8 of AMD's CDNA 3 has another format, e4m3fnuz
     target_kinds = ("cuda",)
+    kind_reasons: ClassVar[Mapping[str, str]] = {
+        "hip": "its results are float8_e4m3fn, and CDNA 3 has another format of 8 bits, e4m3fnuz"
+    }
 
     def reduced(self, workload: Workload) -> int:
         return group_of(workload)

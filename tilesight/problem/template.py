@@ -103,7 +103,7 @@ def number_slot(dtype: str, value: float) -> int:
 
 
 # what the code of kernels does not depend on: published shapes, vendors' implementations, what plans explore
-NOT_CODE = ("named", "default_names", "vendor", "static_parameters", "index_fault")
+NOT_CODE = ("named", "default_names", "vendor", "static_parameters", "index_fault", "kind_reasons")
 
 
 class KernelTemplate(ABC):
@@ -113,6 +113,8 @@ class KernelTemplate(ABC):
         operator: what it computes.
         name: unique among all templates.
         target_kinds: kinds of target ("cuda", "hip", "cpu") that it runs on.
+        kind_reasons: why it does not run on other kinds, where there is more to say than that it is not
+            written for them.
         dtypes: dtypes of a workload that it takes.
         scales: dimensions that change only trip counts, the grid and extents, with their tiling. Cached
             profiles hold for all sizes of these dimensions. Empty if no dimension is like that.
@@ -128,6 +130,7 @@ class KernelTemplate(ABC):
     operator: Operator
     name: str
     target_kinds: ClassVar[tuple[str, ...]]
+    kind_reasons: ClassVar[Mapping[str, str]] = {}
     dtypes: ClassVar[tuple[str, ...]]
     scales: ClassVar[Mapping[str, Scale]] = {}
     dynamic_dims: ClassVar[tuple[str, ...]] = ()

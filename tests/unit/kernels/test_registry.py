@@ -63,3 +63,16 @@ def test_no_kernel_in_that_dtype() -> None:
 def test_default_dtype_follows_the_target() -> None:
     assert default_dtype("matmul", load_target("h100")) == "bfloat16"
     assert default_dtype("matmul", load_target("cpu")) == "float32"
+
+
+def test_a_kind_of_target_without_a_kernel_has_a_reason() -> None:
+    message = r"'mi300x', which is of kind hip \(its results are float8_e4m3fn.*\); it runs on .* kind cuda"
+    with pytest.raises(InputError, match=message):
+        template_for("quantize", load_target("mi300x"), "bfloat16")
+    with pytest.raises(
+        InputError, match=r"kind hip \(its ranks wait for each other by instructions of PTX\);"
+    ):
+        template_for("matmul_all_reduce", load_target("mi300x"), "bfloat16")
+    for name in operators():
+        for template in templates(name):
+            assert not template.kind_reasons.keys() & set(template.target_kinds), name
