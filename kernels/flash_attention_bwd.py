@@ -14,6 +14,8 @@ window    keys that a query sees, itself included; 0: all
 softcap   c > 0: the scores in P are c tanh(s Q K^T / c), and dS has their slope, 1 - tanh^2, as a factor
 sinks     each head has a logit `sink` whose exponential is part of the sum in LSE; its gradient is
           dsink = -sum exp(sink - LSE) delta over batch and queries
+lengths   "mixed": item b of the batch has length[b] positions; O and LSE beyond them are 0, the other
+          tensors finite there, and the gradients 0
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
+from ..problem.index_values import outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -36,6 +39,7 @@ from ._softmax_scale import check_scale, softmax_scale
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 SINK_THREADS = 128  # of the block that adds the shares of a sink
@@ -57,8 +61,10 @@ class FlashAttentionBwd(Operator):
         "scale": 0.0,
         "softcap": 0,
         "sinks": False,
+        "lengths": "full",
     }
-    later_attrs = ("scale", "softcap", "sinks")
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"lengths": ("full", "mixed")}
+    later_attrs = ("scale", "softcap", "sinks", "lengths")
     axes: ClassVar[Axes] = {
         "Q": _QUERIES,
         "K": _KEYS,
@@ -119,11 +125,25 @@ class FlashAttentionBwd(Operator):
         check_scale("flash_attention_bwd", workload.attrs)
 
     def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
-        if not self.attribute(attrs, "sinks"):
-            return self.axes
-        names = list(self.axes)
+        names, sinks = list(self.axes), bool(self.attribute(attrs, "sinks"))
         inputs, outputs = ({name: self.axes[name] for name in part} for part in (names[:-3], names[-3:]))
-        return {**inputs, "sink": ("heads",), **outputs, "dsink": ("heads",)}
+        length: Axes = {"length": ("batch",)} if self.attribute(attrs, "lengths") == "mixed" else {}
+        of_heads: Axes = {"sink": ("heads",)} if sinks else {}
+        return {**inputs, **of_heads, **length, **outputs, **({"dsink": ("heads",)} if sinks else {})}
+
+    def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
+        """Whole items of the batch, then those of three, two and one quarters of seq_len, and so on."""
+        import numpy as np
+
+        if self.attribute(workload.attrs, "lengths") == "full":
+            return {}
+        quarters = 4 - np.arange(workload.dims["batch"]) % 4
+        return {"length": np.maximum(1, workload.dims["seq_len"] * quarters // 4).astype(np.int32)}
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        if "length" not in inputs:
+            return None
+        return outside("length", inputs["length"], 0, workload.dims["seq_len"], "positions of an item")
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V, dO ~ N(0, 1); O and LSE are what the forward pass makes of them."""
@@ -147,13 +167,21 @@ class FlashAttentionBwd(Operator):
         sinks = {}
         if self.attribute(workload.attrs, "sinks"):
             sinks["sink"] = torch.randn(q.shape[2], generator=generator, device=device)
-        for item, rows, weights, _ in _weights(workload, {"Q": q, "K": k, **sinks}, lse, is_known=False):
+        more = {
+            **sinks,
+            **{name: torch.from_numpy(of).to(device) for name, of in self.contents(workload).items()},
+        }
+        for item, rows, weights, _ in _weights(workload, {"Q": q, "K": k, **more}, lse, is_known=False):
             values = heads_of(v[item], int(workload.attrs["group"]))
-            out[item, rows] = (weights @ values).transpose(0, 1).to(dtype)
-        return {"Q": q, "K": k, "V": v, "O": out, "dO": grad, "LSE": lse, **sinks}
+            # queries beyond an item see no key
+            out[item, rows] = (weights.nan_to_num_() @ values).transpose(0, 1).to(dtype)
+        if "length" in more:
+            beyond = torch.arange(q.shape[1], device=device) >= more["length"][:, None]
+            lse.masked_fill_(beyond[:, None], 0)
+        return {"Q": q, "K": k, "V": v, "O": out, "dO": grad, "LSE": lse, **more}
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
-        return dict.fromkeys(("LSE", "sink", "dsink"), "float32")
+        return {**dict.fromkeys(("LSE", "sink", "dsink"), "float32"), "length": "int32"}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         batch, heads, seq_len, head_dim = workload.dims.values()
@@ -210,8 +238,8 @@ class FlashAttentionBwd(Operator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """The backward operators of torch's attention backends, each called directly after its forward one.
 
-        cuDNN's and the CPU's take transposed views. Only FlashAttention-2 has windows. None has a softcap or
-        sinks: with these it is the formulas in float32.
+        cuDNN's and the CPU's take transposed views. Only FlashAttention-2 has windows. None has a softcap,
+        sinks or lengths: with these it is the formulas in float32.
         """
         import torch
 
@@ -241,7 +269,7 @@ class FlashAttentionBwd(Operator):
             return lambda: backward(grad.transpose(1, 2), *turned, *made, 0.0, causal, **factor)
 
         usable: dict[str, Callable[[], object]] = {}
-        if any(self.attribute(workload.attrs, name) for name in ("softcap", "sinks")):
+        if {"softcap", "sinks", "lengths"} & workload.attrs.keys():
             return {"torch": lambda: self._gradients(workload, inputs, squared=False)}
         makers = {"FlashAttention-2": flash, "cuDNN attention": cudnn, "torch attention on the CPU": cpu}
         for name, maker in makers.items():
@@ -257,17 +285,30 @@ class FlashAttentionBwd(Operator):
 
     def flops(self, workload: Workload) -> int:
         """Five products of 2 head_dim operations for each pair of a query and a key that it sees."""
-        batch, heads, seq_len, head_dim = workload.dims.values()
-        seen = min(int(workload.attrs["window"]) or seq_len, seq_len)
-        causal_pairs = seen * (seen + 1) // 2 + (seq_len - seen) * seen
-        pairs = causal_pairs if workload.attrs["causal"] else seq_len**2
-        return 10 * batch * heads * pairs * head_dim
+        _, heads, seq_len, head_dim = workload.dims.values()
+
+        def pairs(length: int) -> int:
+            if not workload.attrs["causal"]:
+                return length**2
+            seen = min(int(workload.attrs["window"]) or seq_len, length)
+            return seen * (seen + 1) // 2 + (length - seen) * seen
+
+        return 10 * heads * sum(map(pairs, self._lengths(workload))) * head_dim
+
+    def _lengths(self, workload: Workload) -> list[int]:
+        known = self.contents(workload)
+        if known:
+            return [int(length) for length in known["length"]]
+        return [workload.dims["seq_len"]] * workload.dims["batch"]
 
     def min_bytes(self, workload: Workload) -> int:
-        queries, keys = (math.prod(self.outputs(workload)[name]) for name in ("dQ", "dK"))
-        rows = queries // workload.dims["head_dim"]
-        sinks = 2 * workload.dims["heads"] * bool(self.attribute(workload.attrs, "sinks"))
-        return 4 * (queries + keys) * self.element_bytes(workload) + 4 * (rows + sinks)
+        written = sum(math.prod(self.outputs(workload)[name]) for name in ("dQ", "dK", "dV"))
+        # Q, O and dO of the queries, K and V of the keys that the items have
+        _, heads, _, head_dim = workload.dims.values()
+        rows = heads * sum(self._lengths(workload))
+        read = (3 * rows + 2 * rows // int(workload.attrs["group"])) * head_dim
+        sinks = 2 * heads * bool(self.attribute(workload.attrs, "sinks"))
+        return (written + read) * self.element_bytes(workload) + 4 * (rows + sinks)
 
     def max_relative_error(self, workload: Workload) -> float:
         """About three times the error of rounding P or dS and the gradients to the dtype."""
@@ -281,11 +322,15 @@ def _weights(workload: Workload, tensors: Tensors, lse: "torch.Tensor", is_known
     seq_len, window = workload.dims["seq_len"], int(workload.attrs["window"])
     keys = torch.arange(seq_len, device=lse.device)
 
-    def hidden(_: int, rows: slice) -> "torch.Tensor | None":
-        if not workload.attrs["causal"]:
-            return None
-        ago = keys[rows, None] - keys
-        return (ago < 0) | (ago >= (window or seq_len))
+    def hidden(item: int, rows: slice) -> "torch.Tensor | None":
+        ago, unseen = keys[rows, None] - keys, None
+        if workload.attrs["causal"]:
+            unseen = (ago < 0) | (ago >= (window or seq_len))
+        if "length" in tensors:
+            beyond = keys >= tensors["length"][item]
+            outer = beyond | beyond[rows, None]
+            unseen = outer if unseen is None else unseen | outer
+        return unseen
 
     scale = softmax_scale(workload.attrs, workload.dims["head_dim"])
     softcap = int(OPERATOR.attribute(workload.attrs, "softcap"))
@@ -377,6 +422,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
         sizes = {name: size for name, (size, _) in self.scratch(workload, config).items()}
         stats_shape, sum_shape = sizes["stats"], sizes["dq_sum"]
         softcap = int(self.operator.attribute(workload.attrs, "softcap"))
+        mixed = self.operator.attribute(workload.attrs, "lengths") == "mixed"
         has_sinks = "sink_sums" in sizes
 
         def of_heads() -> Any:
@@ -395,8 +441,18 @@ class FlashAttentionBwdGpu(KernelTemplate):
         policy = T.GemmWarpPolicy.FullRow  # P and dS of a key stay within one warp
         early = T.wgmma_gemm if overlap else T.gemm  # waits for the product, or not
 
+        def tiles_of(length: Any) -> Any:
+            # tiles of block_n positions that an item has
+            return tiles if length is None else (length + block_n - 1) // block_n
+
+        def count(first: Any, last: Any) -> Any:
+            # a block beyond its item has one tile, of which nothing is seen
+            return T.max(1, last - first) if mixed else last - first
+
         @T.macro
-        def hide(p: T.Buffer, key: Any, query: Any, rows: int, cols: int, transposed: bool):  # type: ignore[no-untyped-def]
+        def hide(  # type: ignore[no-untyped-def]
+            p: T.Buffer, key: Any, query: Any, rows: int, cols: int, transposed: bool, length: Any
+        ):
             """Weights of keys that their queries do not see become zero; most tiles have none."""
             keys, queries = (rows, cols) if transposed else (cols, rows)
             if causal:  # noqa: SIM102
@@ -413,6 +469,11 @@ class FlashAttentionBwdGpu(KernelTemplate):
                 if key + keys > seq_len:
                     for i, j in T.Parallel(rows, cols):
                         p[i, j] = T.if_then_else(key + (i if transposed else j) < seq_len, p[i, j], 0)
+            if mixed:  # noqa: SIM102
+                if T.max(key + keys, query + queries) > length:
+                    for i, j in T.Parallel(rows, cols):
+                        last = T.max(key + (i if transposed else j), query + (j if transposed else i))
+                        p[i, j] = T.if_then_else(last < length, p[i, j], 0)
 
         @T.macro
         def weigh(p: T.Buffer, rest: Any, lse2: Any, rows: int, cols: int):  # type: ignore[no-untyped-def]
@@ -459,6 +520,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
             dO: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             LSE: T.Tensor((batch, heads, seq_len), accumulator),  # type: ignore[valid-type]  # noqa: N803
             sink: of_heads(),  # type: ignore[valid-type]
+            length: T.Tensor((batch,), "int32") if mixed else type(None),  # type: ignore[valid-type]
             dQ: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             dK: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             dV: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
@@ -517,8 +579,13 @@ class FlashAttentionBwdGpu(KernelTemplate):
                 T.fill(dk_acc, 0)
                 T.fill(dv_acc, 0)
                 first = col // block_n if causal else 0
-                last = T.min(tiles, T.ceildiv(col + block_m + window - 1, block_n)) if window else tiles
-                trips = last - first
+                size = length[item] if mixed else None
+                last = (
+                    T.min(tiles_of(size), T.ceildiv(col + block_m + window - 1, block_n))
+                    if window
+                    else tiles_of(size)
+                )
+                trips = count(first, last)
                 for step in T.Pipelined(trips * group, num_stages=num_stages):
                     head = kv_head if group == 1 else kv_head * group + step // trips
                     tile = first + (step if group == 1 else step % trips)
@@ -531,7 +598,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     if overlap:
                         T.wait_wgmma(1)
                     weigh(p, rest, lambda _, j: stat[0, j], block_m, block_n)
-                    hide(p, col, row, block_m, block_n, True)
+                    hide(p, col, row, block_m, block_n, True, size)
                     T.copy(p, p_cast)
                     if overlap:
                         T.wait_wgmma(0)
@@ -582,15 +649,17 @@ class FlashAttentionBwdGpu(KernelTemplate):
                         deltas[i] = stats[item2, head2, at2 // block_n, 1, at2 % block_n]
                     T.fill(dq_acc, 0)
                     begin = T.max(0, start - window + 1) // block_n if window else 0
-                    end = T.min(key_tiles, T.ceildiv(start + block_m, block_n)) if causal else key_tiles
-                    for ko in T.Pipelined(end - begin, num_stages=num_stages):
+                    size2 = length[item2] if mixed else None
+                    key_end = tiles_of(size2) if mixed else key_tiles
+                    end = T.min(key_end, T.ceildiv(start + block_m, block_n)) if causal else key_end
+                    for ko in T.Pipelined(count(begin, end), num_stages=num_stages):
                         key = (begin + ko) * block_n
                         T.copy(K[item2, key : key + block_n, head2 // group, 0:width], keys)
                         T.gemm(q_rows, keys, weights, transpose_B=True, policy=policy, clear_accum=True)
                         T.copy(V[item2, key : key + block_n, head2 // group, 0:width], values)
                         T.gemm(grads, values, d_weights, transpose_B=True, policy=policy, clear_accum=True)
                         weigh(weights, rests, lambda i, _: lse2[i], block_m, block_n)
-                        hide(weights, key, start, block_m, block_n, False)
+                        hide(weights, key, start, block_m, block_n, False, size2)
                         derive(weights, rests, d_weights, lambda i, _: deltas[i], block_m, block_n)
                         T.copy(d_weights, d_scores)
                         T.gemm(d_scores, keys, dq_acc, policy=policy)

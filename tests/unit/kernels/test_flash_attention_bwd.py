@@ -10,7 +10,7 @@ import torch
 from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.problem.space import Config
+from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import load_target
 
@@ -18,7 +18,7 @@ BACKWARD = operator("flash_attention_bwd")
 (TEMPLATE,) = templates("flash_attention_bwd")
 
 
-def fp32(seq_len: int, head_dim: int, **attrs: int) -> Workload:
+def fp32(seq_len: int, head_dim: int, **attrs: Value) -> Workload:
     return Workload(
         "flash_attention_bwd",
         {"batch": 2, "heads": 4, "seq_len": seq_len, "head_dim": head_dim},
@@ -36,6 +36,9 @@ def fp32(seq_len: int, head_dim: int, **attrs: int) -> Workload:
         (fp32(70, 24, causal=True, window=20), "separate"),
         (fp32(70, 24, causal=True, group=2, softcap=2, sinks=True), "add"),
         pytest.param(fp32(70, 24, softcap=2, sinks=True), "separate", marks=pytest.mark.full),
+        (fp32(70, 24, lengths="mixed", sinks=True), "separate"),
+        pytest.param(fp32(70, 24, group=2, lengths="mixed"), "add", marks=pytest.mark.full),
+        pytest.param(fp32(70, 24, causal=True, window=20, lengths="mixed"), "add", marks=pytest.mark.full),
     ],
 )
 def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) -> None:
@@ -44,6 +47,9 @@ def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) ->
         | {"dq": dq, "overlap": False, "block_order": "by_length"}
     )
     inputs = BACKWARD.inputs(workload, "cpu", 5)
+    if "length" in inputs:
+        inputs["length"][1] = 9  # blocks of keys without a query
+        inputs["O"][1, 9:], inputs["LSE"][1, :, 9:] = 0, 0
     outputs = {name: torch.full(size, torch.nan) for name, size in BACKWARD.outputs(workload).items()}
     scratch = {
         name: torch.full(size, torch.nan) for name, (size, _) in TEMPLATE.scratch(workload, config).items()
@@ -51,6 +57,8 @@ def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) ->
     with on_cpu():
         run_c(TEMPLATE.build(workload, config), {**inputs, **outputs, **scratch}, tmp_path)
     for name, expected in BACKWARD.reference(workload, inputs).items():
+        if "length" in inputs and name != "dsink":
+            assert (outputs[name][1, 9:] == 0).all()
         assert (outputs[name] - expected).norm() / expected.norm() < 1e-5, name
 
 
@@ -61,6 +69,7 @@ def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) ->
         fp32(50, 16, causal=True, group=4),
         fp32(50, 16, causal=True, window=9),
         fp32(50, 16, causal=True, group=2, softcap=2, sinks=True),
+        fp32(50, 16, group=2, sinks=True, lengths="mixed"),
     ],
 )
 def test_reference_is_the_gradient_of_attention(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,19 +77,23 @@ def test_reference_is_the_gradient_of_attention(workload: Workload, monkeypatch:
     q, k, v = (inputs[n].double().transpose(1, 2).requires_grad_() for n in ("Q", "K", "V"))
     ago = torch.arange(50)[:, None] - torch.arange(50)
     seen = (ago >= 0) & (ago < (workload.attrs["window"] or 50)) if workload.attrs["causal"] else ago < 50
+    inside = torch.arange(50) < inputs.get("length", torch.full((2,), 50))[:, None]
+    both = (inside[:, None] & inside[:, :, None])[:, None]
     wide_k, wide_v = (t.repeat_interleave(int(workload.attrs["group"]), 1) for t in (k, v))
     scores = q @ wide_k.transpose(2, 3) / 4
     if cap := workload.attrs.get("softcap"):
         assert isinstance(cap, int)
         scores = cap * torch.tanh(scores / cap)
-    scores = scores.masked_fill(~seen, -torch.inf)
+    scores = scores.masked_fill(~seen | ~both, -torch.inf)
     wanted = [q, k, v]
     if "sink" in inputs:  # one more key, without a value
         wanted.append(inputs["sink"].double().requires_grad_())
         scores = torch.cat([scores, wanted[-1].view(1, -1, 1, 1).expand(2, 4, 50, 1)], 3)
-    out = scores.softmax(3)[..., :50] @ wide_v
+    weights = scores.softmax(3)[..., :50]
+    out = torch.where(inside[:, None, :, None], weights, 0) @ wide_v
     torch.testing.assert_close(inputs["O"].double().transpose(1, 2), out, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(inputs["LSE"].double(), scores.logsumexp(3), rtol=1e-5, atol=1e-5)
+    lse = torch.where(inside[:, None], scores.logsumexp(3), 0)
+    torch.testing.assert_close(inputs["LSE"].double(), lse, rtol=1e-5, atol=1e-5)
     expected = torch.autograd.grad(out, wanted, inputs["dO"].double().transpose(1, 2))
     monkeypatch.setattr("tilesight.kernels._attention_weights.SCORE_BYTES", 4 * 4 * 50 * 7)  # panels
     found = BACKWARD.reference(workload, inputs)
@@ -121,3 +134,13 @@ def test_products_overlap_only_where_wgmma_computes_all_of_them() -> None:
             | {"dq": "add", "overlap": True, "block_order": "by_head"}
         )
         assert rule in "; ".join(violation.reason for violation in space.violations(config))
+
+
+def test_costs_count_the_positions_of_the_lengths() -> None:
+    shape = "batch=2,heads=4,seq_len=64,head_dim=16,group=2"
+    full, mixed = BACKWARD.workload(shape), BACKWARD.workload(f"{shape},lengths=mixed")
+    assert BACKWARD.contents(mixed)["length"].tolist() == [64, 48]
+    assert BACKWARD.flops(full) == 10 * 4 * 2 * 64**2 * 16
+    assert BACKWARD.flops(mixed) == 10 * 4 * (64**2 + 48**2) * 16
+    rows = 4 * 16  # queries that are not read: Q, O, dO of 4 heads, K and V of 2, and LSE
+    assert BACKWARD.min_bytes(full) - BACKWARD.min_bytes(mixed) == rows * 16 * 4 * 2 + rows * 4
