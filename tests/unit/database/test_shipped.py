@@ -240,6 +240,20 @@ def test_the_sessions_of_the_package_are_whole() -> None:
     assert not sessions.with_name(f"{sessions.name}-wal").exists(), "a reader must not write beside it"
 
 
+def test_all_that_ships_is_of_the_present_code(build: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sessions, profiles and plans of other versions answer nobody.
+
+    Where a template does for recorded workloads what it did, `same_code.json` says so. After a change of the
+    reader `refresh_profiles.py` is run.
+    """
+    build.check(build.PACKAGE)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        usable, _, total, *_ = line.split()
+        assert usable == total != "0", line
+
+
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.full), 16])
 def test_the_profiles_of_the_package_can_be_read(every: int) -> None:
     profiles = shipped_file(PROFILES)
