@@ -213,7 +213,8 @@ def _values(found: Operator, attribute: str) -> str:
     others = (False, True) if isinstance(default, bool) else found.choices.get(attribute, ())
     listed = [default, *(value for value in others if value != default)]
     text = ", ".join(f"`{str(v).lower() if isinstance(v, bool) else v}`" for v in listed)
-    return text if others else f"{text}, or another whole number"
+    kind = "number" if isinstance(default, float) else "whole number"
+    return text if others else f"{text}, or another {kind}"
 
 
 def _is_shown(parameter: click.Parameter) -> bool:
