@@ -32,7 +32,7 @@ from ..search_spaces import flash_attention as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 from ._attention_tiles import AttentionTiles
-from ._attention_weights import item_attention
+from ._attention_weights import item_attention, mixed_lengths
 from ._scheduled_attention import scheduled_attention
 from ._softmax_scale import check_scale, softmax_scale
 from ._vendor_calls import usable
@@ -151,13 +151,8 @@ class FlashAttention(Operator):
         return {"sink": "float32", "length": "int32", "LSE": "float32"}
 
     def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
-        """Whole items of the batch, then those of three, two and one quarters of seq_len, and so on."""
-        import numpy as np
-
-        if self.attribute(workload.attrs, "lengths") == "full":
-            return {}
-        quarters = 4 - np.arange(workload.dims["batch"]) % 4
-        return {"length": np.maximum(1, workload.dims["seq_len"] * quarters // 4).astype(np.int32)}
+        is_full = self.attribute(workload.attrs, "lengths") == "full"
+        return {} if is_full else {"length": mixed_lengths(workload)}
 
     def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
         if "length" not in inputs:

@@ -34,7 +34,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention_bwd as search_space
 from ..target.spec import Target
-from ._attention_weights import heads_of, panels
+from ._attention_weights import heads_of, mixed_lengths, panels
 from ._softmax_scale import check_scale, softmax_scale
 
 if TYPE_CHECKING:
@@ -132,13 +132,8 @@ class FlashAttentionBwd(Operator):
         return {**inputs, **of_heads, **length, **outputs, **({"dsink": ("heads",)} if sinks else {})}
 
     def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
-        """Whole items of the batch, then those of three, two and one quarters of seq_len, and so on."""
-        import numpy as np
-
-        if self.attribute(workload.attrs, "lengths") == "full":
-            return {}
-        quarters = 4 - np.arange(workload.dims["batch"]) % 4
-        return {"length": np.maximum(1, workload.dims["seq_len"] * quarters // 4).astype(np.int32)}
+        is_full = self.attribute(workload.attrs, "lengths") == "full"
+        return {} if is_full else {"length": mixed_lengths(workload)}
 
     def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
         if "length" not in inputs:
