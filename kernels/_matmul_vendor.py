@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._vendor_calls import Call, of_packages, usable, without_result
 
@@ -30,16 +30,17 @@ def products(
     activation = _activation(fused[-1])
     added = next((inputs[name] for name in fused if name in ("bias", "residual")), None)
     wanted = getattr(torch, output)
+    library = "torch" if a.device.type == "cpu" else "hipBLAS" if torch.version.hip else "cuBLAS"
     factors = _factors(inputs, chosen["scales"])
     if factors and dtype != "float8_e4m3fn":
-        name = "hipBLAS, torch" if torch.version.hip else "cuBLAS, torch"
-        scaled = _then_scaled(a, b, factors, added, activation, wanted)
-        return usable({"torch" if a.device.type == "cpu" else name: scaled})
+        in_float16 = chosen["accumulate"] == "float16"
+        scaled = _then_scaled(a, b, factors, added, activation, wanted, in_float16)
+        calls = usable({library if library == "torch" else f"{library}, torch": scaled})
+        return calls or _unlike(a, b, library)
     if a.device.type == "cpu":
         if (dtype, chosen["fuse"]) in (("int8", "none"), ("float8_e4m3fn", "none")):
             return {"torch in float32": lambda: torch.matmul(a.float(), b.float()).to(wanted)}
         return _on_cpu(a, b, added, activation)
-    library = "hipBLAS" if torch.version.hip else "cuBLAS"
     if dtype in ("int8", "float8_e4m3fn"):
         narrow: dict[str, Call] = (
             {library: lambda: torch._int_mm(a, b)}
@@ -49,11 +50,7 @@ def products(
         packages: dict[str, Callable[[], Call]] = {}
         if chosen["scales"] == "block128" and chosen["fuse"] == "none":
             packages["DeepGEMM"] = lambda: _deep_gemm(a, b, inputs, wanted)
-        found = usable(narrow)
-        if not found:
-            wide = a.to(torch.bfloat16), b.to(torch.bfloat16)
-            unlike = without_result(lambda: torch.matmul(*wide))
-            found = {f"{library} (a product of bfloat16, without scales)": unlike}
+        found = usable(narrow) or _unlike(a, b, library)
         return {**found, **of_packages(a, packages)}
     calls = {library: _plain(a, b, added, activation, chosen["accumulate"] == "float16")}
     if fused[-1] in ("relu", "gelu") and not torch.version.hip:
@@ -62,6 +59,15 @@ def products(
             bias, a, b, use_gelu=fused[-1] == "gelu"
         )
     return usable(calls)
+
+
+def _unlike(a: torch.Tensor, b: torch.Tensor, library: str) -> dict[str, Call]:
+    """Another product, where the library refuses the operands, as it does those of int8 with few rows."""
+    import torch
+
+    wide = a.to(torch.bfloat16), b.to(torch.bfloat16)
+    call = without_result(lambda: torch.matmul(*wide))
+    return {f"{library} (a product of bfloat16, without scales)": call}
 
 
 def _factors(inputs: Mapping[str, torch.Tensor], scales: str) -> tuple[torch.Tensor, ...]:
@@ -79,17 +85,17 @@ def _then_scaled(
     added: torch.Tensor | None,
     activation: Callable[[torch.Tensor], torch.Tensor] | None,
     wanted: torch.dtype,
+    in_float16: bool,
 ) -> Call:
     """The library's product, which has no scales for these operands, and what follows it in float32."""
     import torch
 
     on_gpu = a.device.type != "cpu"
+    whole = None if a.dtype == torch.int8 else _plain(a, b, None, None, in_float16)
 
     def product() -> object:
-        if a.dtype == torch.int8:
-            total = (torch._int_mm(a, b) if on_gpu else a.int() @ b.int()).float()
-        else:
-            total = torch.matmul(a, b).float()
+        total: Any = whole() if whole is not None else torch._int_mm(a, b) if on_gpu else a.int() @ b.int()
+        total = total.float()
         for factor in factors:
             total = total.mul_(factor)
         total = total if added is None else total.add_(added)

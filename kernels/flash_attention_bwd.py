@@ -14,8 +14,8 @@ window    keys that a query sees, itself included; 0: all
 softcap   c > 0: the scores in P are c tanh(s Q K^T / c), and dS has their slope, 1 - tanh^2, as a factor
 sinks     each head has a logit `sink` whose exponential is part of the sum in LSE; its gradient is
           dsink = -sum exp(sink - LSE) delta over batch and queries
-lengths   "mixed": item b of the batch has length[b] positions; O and LSE beyond them are 0, the other
-          tensors finite there, and the gradients 0
+lengths   "mixed": item b of the batch has length[b] positions; the tensors but LSE must be finite beyond
+          them, and the gradients are 0 there
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -216,6 +216,7 @@ class FlashAttentionBwd(Operator):
                 _power(inputs[name][item, rows].float(), squared).transpose(0, 1) for name in ("Q", "dO", "O")
             )
             k, v = (_power(heads_of(inputs[name][item], group), squared) for name in ("K", "V"))
+            weights.nan_to_num_()  # of queries beyond an item, whose logarithms may be -infinity
             p = weights.clamp_(min=least).square_() if squared else weights
             d_scores, delta = grad @ v.transpose(1, 2), (out * grad).sum(-1, keepdim=True)
             d_scores.add_(delta, alpha=sign).mul_(p).mul_(scale)
@@ -223,6 +224,9 @@ class FlashAttentionBwd(Operator):
                 d_scores.mul_(_power(slopes, squared))
             if "sink" in inputs:
                 shares = (inputs["sink"][:, None] - inputs["LSE"][item, :, rows]).exp()
+                if "length" in inputs:  # the logarithms beyond an item may be anything
+                    place = torch.arange(rows.start, rows.stop, device=device)
+                    shares.masked_fill_(place >= inputs["length"][item], 0)
                 found["dsink"].add_((_power(shares, squared) * delta[..., 0]).sum(-1), alpha=sign)
             found["dQ"][item, rows] = (d_scores @ k).transpose(0, 1)
             for name, left, right in (("dK", d_scores, q), ("dV", p, grad)):
@@ -265,7 +269,7 @@ class FlashAttentionBwd(Operator):
 
         usable: dict[str, Callable[[], object]] = {}
         if {"softcap", "sinks", "lengths"} & workload.attrs.keys():
-            return {"torch": lambda: self._gradients(workload, inputs, squared=False)}
+            return {"torch": lambda: tuple(self._gradients(workload, inputs, squared=False).values())}
         makers = {"FlashAttention-2": flash, "cuDNN attention": cudnn, "torch attention on the CPU": cpu}
         for name, maker in makers.items():
             if window and maker is not flash:
@@ -495,13 +499,13 @@ class FlashAttentionBwdGpu(KernelTemplate):
         @T.macro
         def sink_share(sink: T.Buffer, sums: T.Buffer, LSE: T.Buffer, delta: T.Buffer, place: Any):  # type: ignore[no-untyped-def]  # noqa: N803
             """A tile's share of dsink."""
-            head, item, tile = place
+            head, item, tile, ends = place
             shares = T.alloc_fragment((block_n,), accumulator)
             total = T.alloc_fragment((1,), accumulator)
             for i in T.Parallel(block_n):
                 row = tile * block_n + i
                 shares[i] = T.if_then_else(
-                    row < seq_len, -delta[i] * T.exp2((sink[head] - LSE[item, head, row]) * log2_e), 0
+                    row < ends, -delta[i] * T.exp2((sink[head] - LSE[item, head, row]) * log2_e), 0
                 )
             T.reduce_sum(shares, total, dim=0)
             T.copy(total, sums[head, item, tile : tile + 1])
@@ -541,7 +545,9 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     )
                     stats[part, of, at, 1, i] = delta[i]
                 if has_sinks:
-                    sink_share(sink, sink_sums, LSE, delta, (of, part, at))
+                    sink_share(
+                        sink, sink_sums, LSE, delta, (of, part, at, length[part] if mixed else seq_len)
+                    )
                 if not separate:
                     for i, j in T.Parallel(block_n, width):
                         dq_sum[part, of, at * block_n + i, j] = 0

@@ -140,18 +140,20 @@ class Matmul(Operator):
                     f"most {MAX_DIMENSION}; "
                     "split the product along its largest dimension"
                 )
-        wide = ("bfloat16", "float16", "float8_e4m3fn")
-        scales, is_scaled = self.text(workload, "scales"), self.text(workload, "scales") != "none"
+        floats = ("bfloat16", "float16", "float8_e4m3fn")
+        scales = self.text(workload, "scales")
         for name, legal in (
             ("accumulate", ("float16",)),
-            ("scales", ("float8_e4m3fn",) if scales == "block128" else (*wide, "int8")),
-            ("fuse", (*wide, "int8") if is_scaled else wide),
+            ("scales", ("float8_e4m3fn",) if scales == "block128" else (*floats, "int8")),
+            ("fuse", floats if scales == "none" else (*floats, "int8")),
         ):
             value, default = self.text(workload, name), self.attrs[name]
             if value != default and workload.dtype not in legal:
                 way_out = f"take {name}={default}"
                 if name == "fuse" and workload.dtype == "int8":
                     way_out += ", or scales=row, which makes C bfloat16"
+                if scales == "block128" and name == "scales" and workload.dtype != "float32":
+                    way_out = "take scales=row or scales=tensor"
                 raise WorkloadError(
                     f"matmul: {name}={value} needs dtype {' or '.join(legal)}, and this workload has "
                     f"{workload.dtype}; {way_out}"
@@ -186,6 +188,7 @@ class Matmul(Operator):
                 name: torch.randint(-127, 128, sizes, generator=generator, device=device, dtype=torch.int8)
                 for name, sizes in extents.items()
             }
+            # each of the two scales takes half of 1 / sqrt(k)
             return {**whole, **self._scales(workload, generator, INT8_SPREAD * k**0.25)}
         if workload.dtype != "float8_e4m3fn":
             dtype = getattr(torch, workload.dtype)
@@ -206,9 +209,9 @@ class Matmul(Operator):
         return {**found, **scales}
 
     def _scales(
-        self, workload: Workload, generator: "torch.Generator", spread: float
+        self, workload: Workload, generator: "torch.Generator", size: float
     ) -> "dict[str, torch.Tensor]":
-        """Scales of whole operands or their rows: 1 / `spread`, times 1/2 to 2."""
+        """Scales of whole operands or their rows: 1 / `size`, times 1/2 to 2."""
         import torch
 
         axes = self.tensor_axes(workload.attrs)
@@ -219,7 +222,7 @@ class Matmul(Operator):
             )
             for name in names
         }
-        return {name: values.mul_(2).sub_(1).exp2_().div_(spread) for name, values in drawn.items()}
+        return {name: values.mul_(2).sub_(1).exp2_().div_(size) for name, values in drawn.items()}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"C": (workload.dims["m"], workload.dims["n"])}
@@ -298,7 +301,8 @@ class Matmul(Operator):
 
     def rounding(self, workload: Workload) -> Rounding | None:
         if workload.dtype == "int8":
-            # the sums are exact; with scales, one is rounded, multiplied twice, and added to
+            # sums are exact; with scales one is rounded to float32, multiplied by two scales, and a bias or a
+            # residual is added
             return Rounding(1 if self.text(workload, "scales") == "none" else 4)
         if self.text(workload, "accumulate") == "float16":
             return None

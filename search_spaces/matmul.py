@@ -42,7 +42,7 @@ CLUSTERED_TILE = 128
 EXPLICIT = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with pipelines of their own
 MOST_SWAPPED = 512  # rows of A
 RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
-SCALED_BYTES = 2  # of a result with scales, whatever the operands are
+SCALED_BYTES = 2  # of a result of int8 operands with scales
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
 
 
@@ -55,7 +55,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
     hopper, hip, cores = is_hopper(target), target.kind == "hip", target.int("core.count")
     layout, scales = str(workload.attrs.get("layout", "nn")), workload.attrs.get("scales")
-    element_bytes, result_bytes = DTYPE_BYTES[workload.dtype], RESULT_BYTES[workload.dtype]
+    element_bytes = DTYPE_BYTES[workload.dtype]
+    is_scaled = scales not in (None, "none")
+    result_bytes = SCALED_BYTES if is_scaled else RESULT_BYTES[workload.dtype]
     a_row, b_row = (m if layout[0] == "t" else k), (k if layout[1] == "t" else n)
     bulk_copies = a_row * element_bytes % 16 == 0 and b_row * element_bytes % 16 == 0
     tiles = GPU_TILES if hopper else tuple(tile for tile in GPU_TILES if tile != 192)

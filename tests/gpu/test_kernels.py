@@ -212,7 +212,7 @@ CLUSTERS: tuple[tuple[str, str, Mapping[str, Value]], ...] = (
     ("m=33,n=2048,k=4112,scales=row,fuse=bias", "float8_e4m3fn", {"block_m": 64, "block_k": 128}),
     ("m=64,n=2048,k=4096,scales=block128", "float8_e4m3fn", {"block_m": 64, "block_k": 128}),
     ("m=64,n=1000,k=4096", "int8", {"block_m": 64, "block_k": 128, "swapped": False, "split_k": 4}),
-    ("m=33,n=1000,k=4112,scales=row,fuse=bias_silu", "int8", {"block_m": 64, "block_k": 128}),
+    ("m=33,n=1000,k=4112,scales=row,fuse=bias_gelu", "int8", {"block_m": 64, "block_k": 128}),
     ("m=200,n=520,k=8192,accumulate=float16", "float16", {"block_m": 64, "swapped": False}),
 )
 

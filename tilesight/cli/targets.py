@@ -205,4 +205,5 @@ def _exact(value: float) -> str:
 
 
 def _fastest_dtype(target: Target) -> str:
-    return max(target.dtypes, key=target.matrix_tflops)
+    floats = [dtype for dtype in target.dtypes if "float" in dtype]
+    return max(floats or target.dtypes, key=target.matrix_tflops)

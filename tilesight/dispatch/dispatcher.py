@@ -167,12 +167,25 @@ class Dispatcher:
         """Check inputs as the first call of a shape does: also the values of index tensors.
 
         Later calls of the shape do not look at values, since that waits for the device. A wrong page, length
-        or label then reads memory beyond a tensor.
+        or label then reads memory beyond a tensor. Nor does a first call while a CUDA graph is captured.
 
         Raises:
-            InputError: the tensors do not fit the operator, or an index is out of range.
+            InputError: the tensors do not fit the operator, an index is out of range, or values cannot be
+                read here: of fake tensors, or while a CUDA graph is captured.
         """
-        self.problem.check_indices(inputs, self.problem.read(inputs))
+        problem = self.problem
+        problem.check_count(inputs)
+        name = problem.operator.name
+        if not all(type(tensor) in PLAIN_TYPES for tensor in inputs):
+            raise InputError(f"{name}: values of fake tensors cannot be checked; give plain torch tensors")
+        dims, device = problem.read(inputs), inputs[0].device
+        if device.type != "cpu":
+            problem.check_gpu(device, torch.cuda.get_device_name(device))
+            if torch.cuda.is_current_stream_capturing():
+                raise InputError(
+                    f"{name}: values cannot be read while a CUDA graph is captured; check before"
+                )
+        problem.check_indices(inputs, dims)
 
     def choose(self, **dims: int) -> Choice:
         """The choice for a shape: the active one, or the one that a call would try first. Builds nothing.

@@ -162,12 +162,12 @@ class DispatchProblem:
         return self.read_dims({name: tensor.shape for name, tensor in named.items()})
 
     def check_indices(self, tensors: Sequence[torch.Tensor], dims: Mapping[str, int]) -> None:
-        """Raise `InputError` for the first value of an index tensor that no kernel may get. Waits for the
-        device.
+        """Raise `InputError` for a tensor whose memory cannot be read, then for the first value of an index
+        tensor that no kernel may get. Waits for the device.
         """
-        fault = self.operator.index_fault(
-            self.workload(self.key_of(dims)), dict(zip(self.inputs, tensors, strict=True))
-        )
+        named = dict(zip(self.inputs, tensors, strict=True))
+        self.check_layout(named)
+        fault = self.operator.index_fault(self.workload(self.key_of(dims)), named)
         if fault is not None:
             raise InputError(f"{self.operator.name}: {fault}")
 

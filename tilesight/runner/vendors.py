@@ -75,6 +75,8 @@ def vendor_fault(
     import torch
 
     found = list(result) if isinstance(result, tuple | list) else [] if result is None else [result]
+    if found and not isinstance(found[0], torch.Tensor):
+        return f"its result is a {type(result).__name__}, and must be a tensor or several"
     limit = LIMIT * operator.max_relative_error(workload)
     for index, (name, output) in enumerate(zip(operator.outputs(workload), found, strict=False)):
         if name not in reference or not isinstance(output, torch.Tensor):

@@ -114,7 +114,12 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         ),
         "core.unit.matrix.fp8_flops_per_cycle": _flops("dense fp8 matrix rate", may_be_zero=True),
         "core.unit.matrix.int8_flops_per_cycle": FigureRule(
-            "FLOP/cycle/core", "dense int8 matrix rate, if it is not that of fp8", (), least=8, most=1 << 17
+            "FLOP/cycle/core",
+            "dense int8 matrix rate, if it is not that of fp8",
+            (),
+            may_be_zero=True,
+            least=8,
+            most=1 << 17,
         ),
         "core.unit.matrix.mma_sync_share": FigureRule(
             "share", "share of the matrix rate that warp-level instructions reach", (), most=1

@@ -419,10 +419,12 @@ def _read_chip(raw: Mapping[str, Any], origin: str) -> Target:
 def _dtypes(raw: Mapping[str, Any], figures: Mapping[str, Figure], subject: str) -> tuple[str, ...]:
     rates = {name: figures.get(f"core.unit.matrix.{name}_flops_per_cycle") for name in ("fp8", "int8")}
     has_rate = {name: rate is not None and rate.value > 0 for name, rate in rates.items()}
+    if rates["int8"] is None:
+        has_rate["int8"] = has_rate["fp8"]
     usable = [
         dtype
         for dtype, size in DTYPE_BYTES.items()
-        if size > 1 or has_rate["fp8"] or (dtype in INT8_TYPES and has_rate["int8"])
+        if size > 1 or has_rate["int8" if dtype in INT8_TYPES else "fp8"]
     ]
     dtypes = read_names(raw, "dtypes", usable, subject)
     known = ", ".join(DTYPE_BYTES)

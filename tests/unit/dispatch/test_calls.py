@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.unit.dispatch.harness import config, make_harness
 from tilesight.builder.loaded_kernel import LaunchError
@@ -69,6 +70,13 @@ def test_values_of_index_tensors_are_checked_before_anything_is_built(
         made.d.check(bad)
     with pytest.raises(InputError, match="x is float64 and must be float32"):
         made.d.check(good.double())
+    with FakeTensorMode(), pytest.raises(InputError, match="values of fake tensors cannot be checked"):
+        made.d.check(torch.zeros(20, 4))
+    freed = torch.zeros(21, 4)
+    freed.untyped_storage().resize_(0)  # to read its values would end the process
+    for call in (made.d, made.d.check):
+        with pytest.raises(InputError, match="its memory was freed"):
+            call(freed)
     made.d.close()
 
 

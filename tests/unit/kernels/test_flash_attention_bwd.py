@@ -12,6 +12,7 @@ from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
 from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
+from tilesight.runner.vendors import vendor_fault
 from tilesight.target.spec import load_target
 
 BACKWARD = operator("flash_attention_bwd")
@@ -49,7 +50,7 @@ def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) ->
     inputs = BACKWARD.inputs(workload, "cpu", 5)
     if "length" in inputs:
         inputs["length"][1] = 9  # blocks of keys without a query
-        inputs["O"][1, 9:], inputs["LSE"][1, :, 9:] = 0, 0
+        inputs["O"][1, 9:], inputs["LSE"][1, :, 9:] = 0, -torch.inf  # as of queries that see nothing
     outputs = {name: torch.full(size, torch.nan) for name, size in BACKWARD.outputs(workload).items()}
     scratch = {
         name: torch.full(size, torch.nan) for name, (size, _) in TEMPLATE.scratch(workload, config).items()
@@ -144,3 +145,16 @@ def test_costs_count_the_positions_of_the_lengths() -> None:
     assert BACKWARD.flops(mixed) == 10 * 4 * (64**2 + 48**2) * 16
     rows = 4 * 16  # queries that are not read: Q, O, dO of 4 heads, K and V of 2, and LSE
     assert BACKWARD.min_bytes(full) - BACKWARD.min_bytes(mixed) == rows * 16 * 4 * 2 + rows * 4
+
+
+def test_what_is_timed_beside_kernels_is_compared() -> None:
+    workload = BACKWARD.workload("batch=1,heads=2,seq_len=40,head_dim=16,softcap=5,sinks=true")
+    inputs = BACKWARD.inputs(workload, "cpu", 2)
+    reference = BACKWARD.reference(workload, inputs)
+    ((name, call),) = BACKWARD.vendor(workload, inputs).items()
+    result = call()
+    assert isinstance(result, tuple)
+    assert name == "torch"
+    assert not vendor_fault(BACKWARD, workload, result, reference)
+    assert vendor_fault(BACKWARD, workload, tuple(0 * part for part in result), reference)
+    assert "is a dict, and must be" in vendor_fault(BACKWARD, workload, {"dQ": result[0]}, reference)

@@ -13,6 +13,7 @@ import torch
 from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
+from tilesight.lowering.lower import lower
 from tilesight.problem.axes import shape as shape_of
 from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
@@ -137,8 +138,7 @@ def test_scaled_sums_of_int8_are_no_integers(
 ) -> None:
     # the C backend has no bfloat16
     monkeypatch.setattr(sys.modules[type(MATMUL).__module__], "SCALED_OUTPUT", "float32")
-    attrs = {"layout": "nt", "scales": "row", "fuse": "bias_silu"}
-    workload = Workload("matmul", {"m": 33, "n": 40, "k": 65}, "int8", attrs)
+    workload = MATMUL.workload("m=33,n=40,k=65,scales=row,fuse=bias_gelu", "int8")
     inputs = MATMUL.inputs(workload, "cpu", 3)
     config, out = Config({**TILE, **changes}), torch.full((33, 40), torch.nan)
     scratch = {
@@ -176,7 +176,7 @@ def test_operands_of_one_byte_have_k_innermost_unless_the_shape_says_otherwise()
     [
         ("accumulate=float16", "bfloat16", "accumulate=float16 needs dtype float16.* has bfloat16"),
         ("scales=row", "float32", "scales=row needs dtype bfloat16 or float16 or float8_e4m3fn or int8"),
-        ("scales=block128", "int8", "scales=block128 needs dtype float8_e4m3fn, .* take scales=none"),
+        ("scales=block128", "int8", "scales=block128 needs dtype float8_e4m3fn, .* take scales=row or"),
         ("fuse=relu", "int8", "fuse=relu needs .* take fuse=none, or scales=row, which makes C bfloat16"),
         ("layout=tt", "bfloat16", "layout=tt must be one of: nn, nt, tn"),
     ],
@@ -293,3 +293,17 @@ def test_published_winner_of_the_h200_is_legal() -> None:
     )
     for name in ("M0", "M7"):
         assert config in GPU.space(MATMUL.workload(name), load_target("h200"))
+
+
+@pytest.mark.parametrize("n", [1004, 4100])
+def test_scaled_int8_has_rows_of_results_of_16_bits(n: int) -> None:
+    """Rows that TMA cannot store must not leave by parts."""
+    h200 = load_target("h200")
+    workload = MATMUL.workload(f"m=4096,n={n},k=4096,scales=row", "int8")
+    space = GPU.space(workload, h200)
+    assert not any(c["epilogue"] == "parts" or c.get("schedule") == "overlapped" for c in space.configs())
+    config = GPU.default_config(workload, h200)
+    assert config is not None
+    lower(GPU.build(workload, config), h200, only_read=True)
+    whole = GPU.space(MATMUL.workload("m=4096,n=4096,k=4096,scales=row", "int8"), h200)
+    assert any(c["epilogue"] == "parts" for c in whole.configs())

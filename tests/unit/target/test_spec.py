@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
@@ -47,6 +48,9 @@ def test_matrix_rates_of_one_byte() -> None:
     assert a100.matrix_tflops("float8_e4m3fn") == a100.matrix_flops_per_cycle("fp8") == 0
     assert "int8" in a100.dtypes
     assert "float8_e4m3fn" not in a100.dtypes
+    rate = "core.unit.matrix.int8_flops_per_cycle"
+    none = replace(h200, figures={**h200.figures, rate: replace(a100.figures[rate], value=0.0)})
+    assert none.matrix_flops_per_cycle("int8") == 0 < none.matrix_flops_per_cycle("fp8")
     for chip in (h200, mi300x):
         assert chip.matrix_tflops("int8") == chip.matrix_tflops("float8_e4m3fn") > 0
 
