@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 
 from ..errors import InputError, UnknownNameError, headline
-from ..problem.group_operator import GroupOperator
 from ..problem.operator import Operator
 from ..problem.template import KernelTemplate
 from ..settings import load_settings
@@ -90,12 +89,9 @@ def _on_target(operator_name: str, target: Target) -> list[KernelTemplate]:
     on_target = [template for template in ours if target.kind in template.target_kinds]
     if not on_target:
         kinds = sorted({kind for template in ours for kind in template.target_kinds})
-        wanted = operator(operator_name)
         reasons = [t.kind_reasons[target.kind] for t in ours if target.kind in t.kind_reasons]
-        if isinstance(wanted, GroupOperator):
-            reasons.append("its ranks wait for each other by instructions of PTX")
         raise InputError(
-            f"{wanted.name} has no kernel for target '{target.name}', which is of kind "
+            f"{operator(operator_name).name} has no kernel for target '{target.name}', which is of kind "
             f"{target.kind}{''.join(f' ({reason})' for reason in reasons[:1])}; "
             f"it runs on targets of kind {' and '.join(kinds)}: see `tilesight targets`"
         )

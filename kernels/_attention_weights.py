@@ -1,26 +1,16 @@
 """The softmax weights of attention in plain torch, for the references of its variants."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..problem.space import Value
-from ..problem.workload import Workload
 from ._exact_products import exact_products
 from ._softmax_scale import softmax_scale
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
 SCORE_BYTES = 1 << 28  # a panel of scores has at most this much
-
-
-def mixed_lengths(workload: Workload) -> "NDArray[Any]":
-    """Lengths of the items of a batch: all of seq_len, then three, two and one quarters of it, and so on."""
-    import numpy as np
-
-    quarters = 4 - np.arange(workload.dims["batch"]) % 4
-    return np.maximum(1, workload.dims["seq_len"] * quarters // 4).astype(np.int32)
 
 
 def heads_of(tensor: "torch.Tensor", group: int) -> "torch.Tensor":

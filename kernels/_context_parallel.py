@@ -275,6 +275,7 @@ class ContextParallelTemplate(KernelTemplate):
 
     operator: ContextParallelOperator
     target_kinds = ("cuda",)
+    kind_reasons = dict.fromkeys(("hip", "cpu"), "its ranks wait for each other by instructions of PTX")
     dtypes = ("bfloat16", "float16")
     numbers = (RANK, LAUNCHES)
     alone: ClassVar[CacheTemplate]

@@ -139,6 +139,7 @@ class RankProductTemplate(KernelTemplate):
 
     operator: RankProduct
     target_kinds = ("cuda",)
+    kind_reasons = dict.fromkeys(("hip", "cpu"), "its ranks wait for each other by instructions of PTX")
     dtypes = ("bfloat16", "float16")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "m": "tiles are divided among the ranks when the kernel is built",

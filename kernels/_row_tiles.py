@@ -300,6 +300,31 @@ class RowTiles:
         return join
 
 
+def residual_adder(tiles: RowTiles) -> Any:
+    """A macro (part, added, h, kept, row, trip, u) that adds what `added` has to a step of `part`.
+
+    The sum is rounded to the dtype of the rows and written to h, and to shared memory if rows are kept there.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    rows, step, keeps = tiles.rows, tiles.step, tiles.keep == "shared"
+
+    @T.macro
+    def add(  # type: ignore[no-untyped-def]
+        part: T.Buffer, added: T.Buffer, h: T.Buffer, kept: T.Buffer, row: Any, trip: Any, u: Any
+    ):
+        for i, j in T.Parallel(rows, step):
+            part[u, i, j] = T.cast(
+                T.cast(part[u, i, j], "float32") + T.cast(added[u, i, j], "float32"), part.dtype
+            )
+        col = (trip * tiles.together + u) * step
+        T.copy(part[u, :, :], h[row : row + rows, col : col + step])
+        if keeps:
+            T.copy(part[u, :, :], kept[:, col : col + step])
+
+    return add
+
+
 def random_rows(workload: Workload, device: str, generator: "torch.Generator") -> "torch.Tensor":
     """x ~ N(0, 1), each row scaled by 1/4 to 4, so that norms of rows differ."""
     import torch

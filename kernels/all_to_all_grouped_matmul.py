@@ -319,6 +319,7 @@ class AllToAllGroupedMatmulGpu(KernelTemplate):
     operator = OPERATOR
     name = "all_to_all_grouped_matmul"
     target_kinds = ("cuda",)
+    kind_reasons = dict.fromkeys(("hip", "cpu"), "its ranks wait for each other by instructions of PTX")
     dtypes = ("bfloat16", "float16")
     numbers = (RANK,)
     product: ClassVar[GroupedMatmulGpu] = GroupedMatmulGpu()

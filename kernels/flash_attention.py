@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Parts, shape
-from ..problem.index_values import outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -32,7 +31,8 @@ from ..search_spaces import flash_attention as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 from ._attention_tiles import AttentionTiles
-from ._attention_weights import item_attention, mixed_lengths
+from ._attention_weights import item_attention
+from ._item_lengths import length_contents, length_fault, lengths_of
 from ._scheduled_attention import scheduled_attention
 from ._softmax_scale import check_scale, softmax_scale
 from ._vendor_calls import usable
@@ -151,13 +151,10 @@ class FlashAttention(Operator):
         return {"sink": "float32", "length": "int32", "LSE": "float32"}
 
     def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
-        is_full = self.attribute(workload.attrs, "lengths") == "full"
-        return {} if is_full else {"length": mixed_lengths(workload)}
+        return length_contents(self, workload)
 
     def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
-        if "length" not in inputs:
-            return None
-        return outside("length", inputs["length"], 0, workload.dims["seq_len"], "positions of an item")
+        return length_fault(workload, inputs)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """All ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(head_dim)."""
@@ -259,23 +256,17 @@ class FlashAttention(Operator):
             first = min(most, length)  # queries that see all keys before them
             return first * (first + 1) // 2 + (length - first) * most
 
-        total = sum(map(pairs, self._lengths(workload)))
+        total = sum(map(pairs, lengths_of(self, workload)))
         return 4 * workload.dims["heads"] * total * workload.dims["head_dim"]
 
     def min_bytes(self, workload: Workload) -> int:
         """Positions beyond the length of an item are not read, and their outputs are written."""
         batch, heads, seq_len, head_dim = workload.dims.values()
         read = 2 * heads // int(self.attribute(workload.attrs, "group")) + heads
-        elements = (read * sum(self._lengths(workload)) + heads * batch * seq_len) * head_dim
+        elements = (read * sum(lengths_of(self, workload)) + heads * batch * seq_len) * head_dim
         more = heads * bool(self.attribute(workload.attrs, "sinks"))
         more += batch * heads * seq_len * bool(self.attribute(workload.attrs, "lse"))
         return elements * self.element_bytes(workload) + 4 * more
-
-    def _lengths(self, workload: Workload) -> list[int]:
-        known = self.contents(workload)
-        if known:
-            return [int(length) for length in known["length"]]
-        return [workload.dims["seq_len"]] * workload.dims["batch"]
 
     def max_relative_error(self, workload: Workload) -> float:
         """About three times the error of rounding the probabilities and the output to the dtype."""

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
-from ..problem.index_values import outside
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -34,7 +33,8 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention_bwd as search_space
 from ..target.spec import Target
-from ._attention_weights import heads_of, mixed_lengths, panels
+from ._attention_weights import heads_of, panels
+from ._item_lengths import length_contents, length_fault, lengths_of
 from ._softmax_scale import check_scale, softmax_scale
 
 if TYPE_CHECKING:
@@ -132,13 +132,10 @@ class FlashAttentionBwd(Operator):
         return {**inputs, **of_heads, **length, **outputs, **({"dsink": ("heads",)} if sinks else {})}
 
     def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
-        is_full = self.attribute(workload.attrs, "lengths") == "full"
-        return {} if is_full else {"length": mixed_lengths(workload)}
+        return length_contents(self, workload)
 
     def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
-        if "length" not in inputs:
-            return None
-        return outside("length", inputs["length"], 0, workload.dims["seq_len"], "positions of an item")
+        return length_fault(workload, inputs)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V, dO ~ N(0, 1); O and LSE are what the forward pass makes of them."""
@@ -292,19 +289,13 @@ class FlashAttentionBwd(Operator):
             seen = min(int(workload.attrs["window"]) or seq_len, length)
             return seen * (seen + 1) // 2 + (length - seen) * seen
 
-        return 10 * heads * sum(map(pairs, self._lengths(workload))) * head_dim
-
-    def _lengths(self, workload: Workload) -> list[int]:
-        known = self.contents(workload)
-        if known:
-            return [int(length) for length in known["length"]]
-        return [workload.dims["seq_len"]] * workload.dims["batch"]
+        return 10 * heads * sum(map(pairs, lengths_of(self, workload))) * head_dim
 
     def min_bytes(self, workload: Workload) -> int:
         written = sum(math.prod(self.outputs(workload)[name]) for name in ("dQ", "dK", "dV"))
         # Q, O and dO of the queries, K and V of the keys that the items have
         _, heads, _, head_dim = workload.dims.values()
-        rows = heads * sum(self._lengths(workload))
+        rows = heads * sum(lengths_of(self, workload))
         read = (3 * rows + 2 * rows // int(workload.attrs["group"])) * head_dim
         sinks = 2 * heads * bool(self.attribute(workload.attrs, "sinks"))
         return (written + read) * self.element_bytes(workload) + 4 * (rows + sinks)

@@ -19,7 +19,15 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.workload import Workload
 from ..search_spaces.row_reduction import row_space
 from ..target.spec import Target
-from ._row_tiles import RowOperator, RowTemplate, RowTiles, by_panels, random_rows, with_compiled
+from ._row_tiles import (
+    RowOperator,
+    RowTemplate,
+    RowTiles,
+    by_panels,
+    random_rows,
+    residual_adder,
+    with_compiled,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -170,7 +178,9 @@ class LayerNormGpu(RowTemplate):
 
         m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
         tiles = RowTiles(config, n)
-        read, vectors, vector = tiles.reader(), tiles.vectors, tiles.vector
+        adds = has_residual(workload)
+        load, read, add_residual = tiles.loader(), tiles.reader(), residual_adder(tiles)
+        vectors, vector = tiles.vectors, tiles.vector
         rows, lanes, step, together, keep = tiles.rows, tiles.lanes, tiles.step, tiles.together, tiles.keep
 
         def distance(part: Any, u: Any, i: Any, j: Any, trip: Any, mean: Any) -> Any:
@@ -179,99 +189,25 @@ class LayerNormGpu(RowTemplate):
             value = T.cast(part[u, i, j], accumulator) - mean
             return value if tiles.is_whole else T.if_then_else(inside, value, T.cast(0.0, accumulator))
 
-        def layouts(*parts: Any, weights: tuple[Any, ...], lanes: tuple[Any, ...]) -> dict[Any, Any]:
-            kinds = ((parts, tiles.part_layout), (weights, tiles.weight_layout), (lanes, tiles.lane_layout))
-            return {fragment: layout() for fragments, layout in kinds for fragment in fragments}
-
-        @T.macro
-        def add(  # type: ignore[no-untyped-def]
-            part: T.Buffer,
-            trip: Any,
-            mean: T.Buffer,
-            squares: T.Buffer,
-            new_mean: T.Buffer,
-            new_squares: T.Buffer,
-        ):
-            """Add a trip to each lane's mean and sum of squared distances."""
-            T.clear(new_mean)
-            T.clear(new_squares)
-            # elements beyond the row are zeros, which add nothing
-            for u in T.unroll(together):
-                for i, lane in T.Parallel(rows, lanes):
-                    for v in T.unroll(vector):
-                        new_mean[i, lane] += T.cast(part[u, i, lane * vector + v], accumulator)
-            for i, lane in T.Parallel(rows, lanes):
-                new_mean[i, lane] /= T.max((vectors(lane, trip + 1) - vectors(lane, trip)) * vector, 1.0)
-            for u in T.unroll(together):
-                for i, lane in T.Parallel(rows, lanes):
-                    for v in T.unroll(vector):
-                        new_squares[i, lane] += distance(
-                            part, u, i, lane * vector + v, trip, new_mean[i, lane]
-                        ) * distance(part, u, i, lane * vector + v, trip, new_mean[i, lane])
-            for i, lane in T.Parallel(rows, lanes):
-                # the share of this trip in all elements so far
-                share = 1 - vectors(lane, trip) / T.max(vectors(lane, trip + 1), 1.0)
-                apart = new_mean[i, lane] - mean[i, lane]
-                squares[i, lane] += (
-                    new_squares[i, lane] + apart * apart * vectors(lane, trip) * vector * share
-                )
-                mean[i, lane] += apart * share
-
-        @T.macro
-        def join(  # type: ignore[no-untyped-def]
-            mean: T.Buffer, squares: T.Buffer, new_mean: T.Buffer, row_mean: T.Buffer, row_scale: T.Buffer
-        ):
-            """Join the lanes of each row: its mean, and the inverse of its standard deviation."""
-            for i, lane in T.Parallel(rows, lanes):
-                new_mean[i, lane] = mean[i, lane] * vectors(lane, tiles.trips)
-            T.reduce_sum(new_mean, row_mean, dim=1)
-            for i in T.Parallel(rows):
-                row_mean[i] = row_mean[i] * (vector / n)
-            for i, lane in T.Parallel(rows, lanes):
-                apart = mean[i, lane] - row_mean[i]
-                squares[i, lane] += apart * apart * vectors(lane, tiles.trips) * vector
-            T.reduce_sum(squares, row_scale, dim=1)
-            for i in T.Parallel(rows):
-                row_scale[i] = T.rsqrt(row_scale[i] * (1.0 / n) + EPS)
-
-        @T.macro
-        def write(  # type: ignore[no-untyped-def]
-            part: T.Buffer,
-            row: Any,
-            trip: Any,
-            w: T.Buffer,
-            b: T.Buffer,
-            y: T.Buffer,
-            weight: T.Buffer,
-            bias: T.Buffer,
-            row_mean: T.Buffer,
-            row_scale: T.Buffer,
-        ):
-            """Scale and shift a trip, and store it."""
-            for u in T.unroll(together):
-                col = (trip * together + u) * step
-                T.copy(w[col : col + step], weight[u, :])
-                T.copy(b[col : col + step], bias[u, :])
-                for i, j in T.Parallel(rows, step):
-                    part[u, i, j] = T.cast(
-                        (T.cast(part[u, i, j], accumulator) - row_mean[i])
-                        * row_scale[i]
-                        * T.cast(weight[u, j], accumulator)
-                        + T.cast(bias[u, j], accumulator),
-                        dtype,
-                    )
-                T.copy(part[u, :, :], y[row : row + rows, col : col + step])
+        def rows_if_added() -> Any:
+            # an annotation, one for each parameter; the type of None makes no parameter of the kernel
+            return T.Tensor((m, n), dtype) if adds else type(None)
 
         @T.prim_func
         def layer_norm(  # type: ignore[no-untyped-def]
             x: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+            r: rows_if_added(),  # type: ignore[valid-type]
             w: T.Tensor((n,), dtype),  # type: ignore[valid-type]
             b: T.Tensor((n,), dtype),  # type: ignore[valid-type]
             y: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+            h: rows_if_added(),  # type: ignore[valid-type]
         ):
             with T.Kernel(T.ceildiv(m, rows), threads=tiles.threads) as block:
                 kept = T.alloc_shared(tiles.kept, dtype)
                 part = T.alloc_fragment(tiles.part, dtype)
+                if adds:
+                    added = T.alloc_fragment(tiles.part, dtype)
+                    T.annotate_layout({added: tiles.part_layout()})
                 weight = T.alloc_fragment((together, step), dtype)
                 bias = T.alloc_fragment((together, step), dtype)
                 mean = T.alloc_fragment((rows, lanes), accumulator)
@@ -281,73 +217,83 @@ class LayerNormGpu(RowTemplate):
                 row_mean = T.alloc_fragment((rows,), accumulator)
                 row_scale = T.alloc_fragment((rows,), accumulator)
                 T.annotate_layout(
-                    layouts(part, weights=(weight, bias), lanes=(mean, squares, new_mean, new_squares))
+                    {
+                        part: tiles.part_layout(),
+                        weight: tiles.weight_layout(),
+                        bias: tiles.weight_layout(),
+                        mean: tiles.lane_layout(),
+                        squares: tiles.lane_layout(),
+                        new_mean: tiles.lane_layout(),
+                        new_squares: tiles.lane_layout(),
+                    }
                 )
                 T.clear(mean)
                 T.clear(squares)
-                if keep == "shared":
+                if keep == "shared" and not adds:
                     T.copy(x[block * rows, 0], kept)
                 for trip in T.serial(tiles.trips):
-                    read(x, kept, part, block * rows, trip)
-                    add(part, trip, mean, squares, new_mean, new_squares)
-                join(mean, squares, new_mean, row_mean, row_scale)
+                    if adds:
+                        load(x, part, block * rows, trip)
+                        load(r, added, block * rows, trip)
+                        for u in T.unroll(together):
+                            add_residual(part, added, h, kept, block * rows, trip, u)
+                    else:
+                        read(x, kept, part, block * rows, trip)
+                    T.clear(new_mean)
+                    T.clear(new_squares)
+                    # elements beyond the row are zeros, which add nothing
+                    for u in T.unroll(together):
+                        for i, lane in T.Parallel(rows, lanes):
+                            for v in T.unroll(vector):
+                                new_mean[i, lane] += T.cast(part[u, i, lane * vector + v], accumulator)
+                    for i, lane in T.Parallel(rows, lanes):
+                        new_mean[i, lane] /= T.max(
+                            (vectors(lane, trip + 1) - vectors(lane, trip)) * vector, 1.0
+                        )
+                    for u in T.unroll(together):
+                        for i, lane in T.Parallel(rows, lanes):
+                            for v in T.unroll(vector):
+                                new_squares[i, lane] += distance(
+                                    part, u, i, lane * vector + v, trip, new_mean[i, lane]
+                                ) * distance(part, u, i, lane * vector + v, trip, new_mean[i, lane])
+                    for i, lane in T.Parallel(rows, lanes):
+                        # the share of this trip in all elements so far
+                        share = 1 - vectors(lane, trip) / T.max(vectors(lane, trip + 1), 1.0)
+                        apart = new_mean[i, lane] - mean[i, lane]
+                        squares[i, lane] += (
+                            new_squares[i, lane] + apart * apart * vectors(lane, trip) * vector * share
+                        )
+                        mean[i, lane] += apart * share
+                for i, lane in T.Parallel(rows, lanes):
+                    new_mean[i, lane] = mean[i, lane] * vectors(lane, tiles.trips)
+                T.reduce_sum(new_mean, row_mean, dim=1)
+                for i in T.Parallel(rows):
+                    row_mean[i] = row_mean[i] * (vector / n)
+                for i, lane in T.Parallel(rows, lanes):
+                    apart = mean[i, lane] - row_mean[i]
+                    squares[i, lane] += apart * apart * vectors(lane, tiles.trips) * vector
+                T.reduce_sum(squares, row_scale, dim=1)
+                for i in T.Parallel(rows):
+                    row_scale[i] = T.rsqrt(row_scale[i] * (1.0 / n) + EPS)
                 for trip in T.serial(tiles.trips):
                     if keep != "registers":
-                        read(x, kept, part, block * rows, trip)
-                    write(part, block * rows, trip, w, b, y, weight, bias, row_mean, row_scale)
-
-        if not has_residual(workload):
-            return layer_norm
-        load = tiles.loader()
-
-        @T.prim_func
-        def layer_norm_residual(  # type: ignore[no-untyped-def]
-            x: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
-            r: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
-            w: T.Tensor((n,), dtype),  # type: ignore[valid-type]
-            b: T.Tensor((n,), dtype),  # type: ignore[valid-type]
-            y: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
-            h: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
-        ):
-            with T.Kernel(T.ceildiv(m, rows), threads=tiles.threads) as block:
-                kept = T.alloc_shared(tiles.kept, dtype)
-                part = T.alloc_fragment(tiles.part, dtype)
-                added = T.alloc_fragment(tiles.part, dtype)
-                weight = T.alloc_fragment((together, step), dtype)
-                bias = T.alloc_fragment((together, step), dtype)
-                mean = T.alloc_fragment((rows, lanes), accumulator)
-                squares = T.alloc_fragment((rows, lanes), accumulator)
-                new_mean = T.alloc_fragment((rows, lanes), accumulator)
-                new_squares = T.alloc_fragment((rows, lanes), accumulator)
-                row_mean = T.alloc_fragment((rows,), accumulator)
-                row_scale = T.alloc_fragment((rows,), accumulator)
-                T.annotate_layout(
-                    layouts(part, added, weights=(weight, bias), lanes=(mean, squares, new_mean, new_squares))
-                )
-                T.clear(mean)
-                T.clear(squares)
-                for trip in T.serial(tiles.trips):
-                    load(x, part, block * rows, trip)
-                    load(r, added, block * rows, trip)
+                        # of sums each thread reads what it has written itself
+                        read(h if adds else x, kept, part, block * rows, trip)
                     for u in T.unroll(together):
+                        col = (trip * together + u) * step
+                        T.copy(w[col : col + step], weight[u, :])
+                        T.copy(b[col : col + step], bias[u, :])
                         for i, j in T.Parallel(rows, step):
                             part[u, i, j] = T.cast(
-                                T.cast(part[u, i, j], accumulator) + T.cast(added[u, i, j], accumulator),
+                                (T.cast(part[u, i, j], accumulator) - row_mean[i])
+                                * row_scale[i]
+                                * T.cast(weight[u, j], accumulator)
+                                + T.cast(bias[u, j], accumulator),
                                 dtype,
                             )
-                        col = (trip * together + u) * step
-                        T.copy(part[u, :, :], h[block * rows : block * rows + rows, col : col + step])
-                        if keep == "shared":
-                            T.copy(part[u, :, :], kept[:, col : col + step])
-                    add(part, trip, mean, squares, new_mean, new_squares)
-                join(mean, squares, new_mean, row_mean, row_scale)
-                for trip in T.serial(tiles.trips):
-                    if keep != "registers":
-                        # each thread reads what it has written itself
-                        read(h, kept, part, block * rows, trip)
-                    write(part, block * rows, trip, w, b, y, weight, bias, row_mean, row_scale)
+                        T.copy(part[u, :, :], y[block * rows : block * rows + rows, col : col + step])
 
-        return layer_norm_residual
+        return layer_norm
 
 
 TEMPLATES = (LayerNormGpu(),)

@@ -542,7 +542,7 @@ class MatmulGpu(KernelTemplate):
         has_root = activation in ("gelu", "silu")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
-        leaves_sums = dtype == "int8" and not is_plain  # which are integers and cannot hold results
+        integer_sums = dtype == "int8" and not is_plain  # which cannot hold what follows a product
         pair = cluster_m * cluster_n  # blocks of a cluster
         is_open = not isinstance(m, int)  # known when the kernel is called
         is_pair, is_scheduled = pair > 1, stays_ahead or max(stream_k, pair) > 1
@@ -663,57 +663,45 @@ class MatmulGpu(KernelTemplate):
         store_parts = stored_by_parts(fill, send, block_m, block_n, output)
 
         @T.macro
-        def finish(others, row, bx, c_sum, results, c_tile):  # type: ignore[no-untyped-def]
+        def finish(others, C, row, bx, c_sum, results):  # type: ignore[no-untyped-def]  # noqa: N803
+            if through_shared:
+                c_tile = T.alloc_shared((block_m, block_n), output)
+                if has_residual and not is_scheduled:
+                    T.copy(others[3][row, bx * block_n], c_tile)
             if not is_plain:
                 for i, j in T.Parallel(*sum_shape):
                     r, c = (j, i) if swapped else (i, j)
-                    kept = c_tile[r, c] if has_residual and not is_scheduled else None
+                    in_tile = through_shared and has_residual and not is_scheduled
+                    kept = c_tile[r, c] if in_tile else None
                     results[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
-            if swapped:
-                for i, j in T.Parallel(*sum_shape):
-                    c_tile[j, i] = results[i, j]
+            if not through_shared:
+                T.copy(results, C[row, bx * block_n])
             else:
-                T.copy(results, c_tile)
-
-        @T.macro
-        def finish_in_registers(others, row, bx, c_sum, results):  # type: ignore[no-untyped-def]
-            if not is_plain:
-                for i, j in T.Parallel(*sum_shape):
-                    results[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
+                if swapped:
+                    for i, j in T.Parallel(*sum_shape):
+                        c_tile[j, i] = results[i, j]
+                else:
+                    T.copy(results, c_tile)
+                T.copy(c_tile, C[row, bx * block_n])
 
         @T.macro
         def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
             if by_parts:
                 store_parts((others, C, row, bx), c_sum)
-            elif through_shared:
-                c_tile = T.alloc_shared((block_m, block_n), output)
-                if has_residual and not is_scheduled:
-                    T.copy(others[3][row, bx * block_n], c_tile)
-                if leaves_sums:
-                    results = T.alloc_fragment(sum_shape, "float32")
-                    finish(others, row, bx, c_sum, results, c_tile)
-                else:
-                    finish(others, row, bx, c_sum, c_sum, c_tile)
-                T.copy(c_tile, C[row, bx * block_n])
-            elif leaves_sums:
+            elif integer_sums:
                 results = T.alloc_fragment(sum_shape, "float32")
-                finish_in_registers(others, row, bx, c_sum, results)
-                T.copy(results, C[row, bx * block_n])
+                finish(others, C, row, bx, c_sum, results)
             else:
-                finish_in_registers(others, row, bx, c_sum, c_sum)
-                T.copy(c_sum, C[row, bx * block_n])
+                finish(others, C, row, bx, c_sum, c_sum)
 
         @T.macro
-        def finish_vector(others, row, col, sums, first, results, start):  # type: ignore[no-untyped-def]
+        def finish_vector(others, C, row, col, sums, first, results, start):  # type: ignore[no-untyped-def]  # noqa: N803
             if not is_plain:
                 # step by step, since TileLang repeats an expression wherever it is used
                 for v in T.unroll(TOGETHER):
                     results[start + v] = summed(sums[first + v], others, row, col + v)
                 for v in T.unroll(TOGETHER):
                     results[start + v] = activated(results[start + v])
-
-        @T.macro
-        def store_vector(C, row, col, results, start):  # type: ignore[no-untyped-def]  # noqa: N803
             values = T.alloc_local((TOGETHER,), output)
             for v in T.unroll(TOGETHER):
                 values[v] = T.cast(results[start + v], output)
@@ -724,13 +712,11 @@ class MatmulGpu(KernelTemplate):
         def write(where, row, col, sums, first):  # type: ignore[no-untyped-def]
             others, C = where[0], where[1]  # noqa: N806
             in_row, in_col = where[2] + row, where[3] * block_n + col
-            if leaves_sums:
+            if integer_sums:
                 results = T.alloc_local((TOGETHER,), "float32")
-                finish_vector(others, in_row, in_col, sums, first, results, 0)
-                store_vector(C, in_row, in_col, results, 0)
+                finish_vector(others, C, in_row, in_col, sums, first, results, 0)
             else:
-                finish_vector(others, in_row, in_col, sums, first, sums, first)
-                store_vector(C, in_row, in_col, sums, first)
+                finish_vector(others, C, in_row, in_col, sums, first, sums, first)
 
         @T.macro
         def tile(A, B, A_scale, B_scale, bias, residual, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803

@@ -17,7 +17,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import rms_norm as search_space
 from ..target.spec import Target
-from ._row_tiles import RowTiles, random_rows, with_compiled
+from ._row_tiles import RowTiles, random_rows, residual_adder, with_compiled
 
 if TYPE_CHECKING:
     import torch
@@ -385,7 +385,7 @@ def _with_residual(workload: Workload, config: Config) -> Any:
 
     m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
     tiles = RowTiles(config, n)
-    load, read = tiles.loader(), tiles.reader()
+    load, read, add_residual = tiles.loader(), tiles.reader(), residual_adder(tiles)
     rows, lanes, step, together, keep = tiles.rows, tiles.lanes, tiles.step, tiles.together, tiles.keep
 
     @T.prim_func
@@ -416,14 +416,7 @@ def _with_residual(workload: Workload, config: Config) -> Any:
                 load(x, part, b * rows, trip)
                 load(r, added, b * rows, trip)
                 for u in T.unroll(together):
-                    for i, j in T.Parallel(rows, step):
-                        part[u, i, j] = T.cast(
-                            T.cast(part[u, i, j], accumulator) + T.cast(added[u, i, j], accumulator), dtype
-                        )
-                    col = (trip * together + u) * step
-                    T.copy(part[u, :, :], h[b * rows : b * rows + rows, col : col + step])
-                    if keep == "shared":
-                        T.copy(part[u, :, :], kept[:, col : col + step])
+                    add_residual(part, added, h, kept, b * rows, trip, u)
                     for i, lane in T.Parallel(rows, lanes):
                         for v in T.unroll(tiles.vector):
                             squares[i, lane] += T.cast(

@@ -417,15 +417,14 @@ def _read_chip(raw: Mapping[str, Any], origin: str) -> Target:
 
 
 def _dtypes(raw: Mapping[str, Any], figures: Mapping[str, Figure], subject: str) -> tuple[str, ...]:
-    rates = {name: figures.get(f"core.unit.matrix.{name}_flops_per_cycle") for name in ("fp8", "int8")}
-    has_rate = {name: rate is not None and rate.value > 0 for name, rate in rates.items()}
-    if rates["int8"] is None:
-        has_rate["int8"] = has_rate["fp8"]
-    usable = [
-        dtype
-        for dtype, size in DTYPE_BYTES.items()
-        if size > 1 or has_rate["int8" if dtype in INT8_TYPES else "fp8"]
-    ]
+    fp8 = figures.get("core.unit.matrix.fp8_flops_per_cycle")
+    int8 = figures.get("core.unit.matrix.int8_flops_per_cycle", fp8)
+
+    def has_rate(dtype: str) -> bool:
+        rate = int8 if dtype in INT8_TYPES else fp8
+        return rate is not None and rate.value > 0
+
+    usable = [dtype for dtype, size in DTYPE_BYTES.items() if size > 1 or has_rate(dtype)]
     dtypes = read_names(raw, "dtypes", usable, subject)
     known = ", ".join(DTYPE_BYTES)
     for dtype in dtypes:
