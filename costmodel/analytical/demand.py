@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 from ...profile.values import CLUSTER, Access, MatrixWork, Space, Work
 from ...target.spec import Target
@@ -114,7 +115,11 @@ def demand(
         vector=vector,
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
         issue=instructions / target["core.issue_per_cycle"],
-        copy=sum(copy_cycles(a, constants, edge_weight) for a in work.accesses if _is_bulk(a)),
+        copy=sum(
+            copy_cycles(a, constants, edge_weight) * receivers
+            for a, receivers in zip(work.accesses, receivers_of(work, blocks), strict=True)
+            if _is_bulk(a)
+        ),
         l2=_l2_cycles(work, target, constants, cores_busy),
         cluster=_cluster_cycles(work, target, blocks),
     )
@@ -183,12 +188,30 @@ def _writes_sectors(access: Access) -> bool:
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
     """Cycles of the bulk copy engine, row by row.
 
-    Rows outside the tensor are filled with zeros, which is slower.
+    Rows outside the tensor are filled with zeros, which is slower. A block that walks through several tiles
+    copies the one at the edge once.
     """
     rows = access.instructions * access.box_bytes / access.vector_bytes
     outside = 1 - access.bytes / max(1.0, access.instructions * access.box_bytes)
-    outside += edge_weight * (1 - access.least_inside - outside)
+    outside += edge_weight / access.turns * (1 - access.least_inside - outside)
     return rows * (constants.copy_row_cycles + outside * constants.outside_row_cycles)
+
+
+def receivers_of(work: Work, blocks: int) -> list[float]:
+    """For each access the blocks of a cluster whose shared memory it fills: 1, but for multicast copies.
+
+    One block of the cluster issues these, and the counts of the mean block are a part of what that block
+    does. All others wait for it, so its copies bound their time as well.
+
+    Args:
+        work: accesses of one block; the shared side of a bulk copy stands after its global side.
+        blocks: blocks of the cluster.
+    """
+    found = [1.0] * len(work.accesses)
+    for i, (access, side) in enumerate(pairwise(work.accesses) if blocks > 1 else ()):
+        if _is_bulk(access) and not access.write and side.space is Space.SHARED and access.instructions:
+            found[i] = max(1.0, side.instructions / access.instructions)
+    return found
 
 
 def is_plain_shared(access: Access) -> bool:

@@ -47,7 +47,11 @@ WARP_GROUP_THREADS = 128
 # the most registers a thread that ptxas gives a warp-specialised kernel at launch, before setmaxnreg moves
 # them
 SPECIALISED_LAUNCH_LIMIT = 240
-ALLOCATION_UNIT = 8  # registers per thread are allocated in multiples of this
+# Registers per thread are allocated in multiples of this. Of kernels without matrix work the compiler saves a
+# few registers where that reaches the next lower multiple: of 6,553 kernels of ten operators, those with an
+# estimate of 41 to 44 take 40 in the median. With the nearest multiple the resident blocks are wrong for 42 %
+# of them, with the next higher one for 47 % (datasets of an H200 and an H100).
+ALLOCATION_UNIT = 8
 BARE_CONTROL_REGISTERS = 24
 SPILLED_REGISTER_BYTES = 8  # a spilled register is stored and loaded once
 
@@ -171,8 +175,9 @@ def _registers(profile: KernelProfile, target: Target) -> tuple[int, dict[str, f
         allocated = int(min(SPECIALISED_LAUNCH_LIMIT, limit))
     else:
         need = max((registers_taken(role, profile) for role in profile.roles), default=0.0)
+        units = max(need, BARE_CONTROL_REGISTERS) / ALLOCATION_UNIT
         allocated = int(
-            min(limit, math.ceil(max(need, BARE_CONTROL_REGISTERS) / ALLOCATION_UNIT) * ALLOCATION_UNIT)
+            min(limit, ALLOCATION_UNIT * (math.ceil(units) if _matrix_kind(profile) else round(units)))
         )
     lacking = {
         name: _lacking(role, profile, float(role.registers_limit or limit)) for name, role in roles.items()
@@ -250,8 +255,10 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
     )
     together = max((_loaded_together(p, role.threads) for p in role.phases if not p.is_loop), default=0.0)
     kept = max((_kept_registers(p, role.threads, profile) for p in role.phases if not p.is_loop), default=0.0)
+    # live buffers of twice as many registers have the 32-bit values among them
+    beside = min(kept, max(0.0, 2 * kept - role.local_registers))
     return max(
-        role.local_registers + max(ahead, KEPT_SHARE * kept) + _overhead(profile),
+        role.local_registers + max(ahead, KEPT_SHARE * beside) + _overhead(profile),
         _widened(role, profile) + _rows_kept(role, profile) + _overhead(profile),
         together + TOGETHER_OVERHEAD_REGISTERS,
     )

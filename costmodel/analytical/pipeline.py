@@ -19,6 +19,7 @@ from .demand import (
     l2_bytes,
     l2_bytes_per_cycle,
     l2_writes_per_cycle,
+    receivers_of,
 )
 from .fetch import fetch_cycles
 from .first_level import first_level_room, fresh_share, held_tables, is_table_load, missing_share
@@ -41,6 +42,7 @@ WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loa
 ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
 # Of the largest load of an iteration: rows of scales and sums beside tiles, which are 1/16 of one at most.
 SMALL_OPERAND = 1 / 8
+STATIONS = ("matrix", "vector", "special", "issue")  # of the queueing network of `Flow`
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 FEW_STEPS = 0.5  # fewer are none, but for rounding
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
@@ -158,7 +160,10 @@ class PhaseParts:
         return self.period(resident, overlap_norm) - p_norm(self._beside(resident), overlap_norm)
 
     def _beside(self, resident: float) -> list[float]:
-        return [*(getattr(self.need, r) * resident for r in RESOURCES), self.together, self.supply]
+        busy = {r: getattr(self.need, r) * resident for r in RESOURCES}
+        # the round of all groups is at least the time of each of its stations, which counts once
+        together = max(self.together, *(busy.pop(r) for r in STATIONS))
+        return [*busy.values(), together, self.supply]
 
     def bound(self, resident: float) -> str:
         """The largest lower bound of the period."""
@@ -668,10 +673,28 @@ class CorePipeline:
 
     def _bulk_arrival(self, group: list[Access]) -> float:
         """Cycles from the issue of a group of bulk copies to the wake-up of the waiting threads."""
-        engine = sum(copy_cycles(a, self.constants, self.edge_weight) for a in group)
-        transfer = sum(a.bytes for a in group) / self._l2_share
+        receivers = [self._receivers[id(a)] for a in group]
+        engine = sum(
+            copy_cycles(a, self.constants, self.edge_weight) * n
+            for a, n in zip(group, receivers, strict=True)
+        )
+        transfer = sum(a.bytes * n for a, n in zip(group, receivers, strict=True)) / self._l2_share
         waiting = self._waiting(group) * self.constants.copy_miss_factor
-        return self.constants.copy_start_cycles + latency_cycles(self.target, waiting) + max(transfer, engine)
+        start = self.constants.copy_start_cycles
+        if max(receivers) > 1:  # the other blocks report first that they have read the buffer
+            start += self.target["cluster.network.latency_cycles"]
+        return start + latency_cycles(self.target, waiting) + max(transfer, engine)
+
+    @cached_property
+    def _receivers(self) -> dict[int, float]:
+        phases = [phase for role in self.profile.roles for phase in role.phases]
+        return {
+            id(access): receivers
+            for phase in phases
+            for access, receivers in zip(
+                phase.work.accesses, receivers_of(phase.work, self.profile.cluster), strict=True
+            )
+        }
 
     def grouped_arrival(self, phase: Phase) -> float:
         """Cycles until copies arrive that threads issue in groups (cp.async); 0 if there are none."""

@@ -1,4 +1,4 @@
-"""Cycles of L2 in one iteration: of all bytes, and of those that lanes write."""
+"""Cycles of L2 in one iteration, of all bytes and of those that lanes write; cycles of bulk copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tilesight.costmodel.analytical.demand import (
     L2_UPDATES,
     L2_WRITES,
     LINE_REQUEST_BYTES,
+    copy_cycles,
     demand,
+    receivers_of,
 )
 from tilesight.profile.values import Access, Space, Work
 from tilesight.target.spec import load_target
@@ -106,3 +108,31 @@ def test_a_cluster_reads_its_neighbours_over_its_network() -> None:
     )
     # targets without clusters have no such figure, and no such access
     assert l2_cycles(moving("ld", write=False), A100) > 0
+
+
+def bulk_load(copies: float, *, inside: float = 1.0, turns: int = 1) -> tuple[Access, Access]:
+    """Copies of 64 rows of 128 bytes for each block on average, and what each block receives: one such box."""
+    box = 64 * 128.0
+    outer = Access(
+        Space.GLOBAL, "t0", False, "tma", box * copies, box * copies / 32, copies, 128, True, 1, box,
+        least_inside=inside, turns=turns,
+    )  # fmt: skip
+    return outer, Access(Space.SHARED, "", True, "tma", box, box / 128, 1.0, 16, True, 1, box)
+
+
+def test_the_block_of_a_cluster_that_copies_for_all_sets_the_pace() -> None:
+    alone, shared = (Work(accesses=bulk_load(copies)) for copies in (1.0, 0.5))
+    assert receivers_of(shared, 2) == [2.0, 1.0]
+    assert receivers_of(alone, 2) == receivers_of(alone, 1) == [1.0, 1.0]
+    one, two = demand(alone, H200, DEFAULT, CORES), demand(shared, H200, DEFAULT, CORES, blocks=2)
+    assert two.copy == one.copy > 0
+    assert two.l2 == pytest.approx(one.l2 / 2)  # the tile crosses L2 once for both
+
+
+def test_a_block_that_walks_through_tiles_copies_the_one_at_the_edge_once() -> None:
+    def extra(turns: int) -> float:
+        (access, _) = bulk_load(1.0, inside=0.0, turns=turns)
+        return copy_cycles(access, DEFAULT, 1.0) - copy_cycles(access, DEFAULT, 0.0)
+
+    assert extra(1) == pytest.approx(64 * DEFAULT.outside_row_cycles)
+    assert extra(4) == pytest.approx(extra(1) / 4)

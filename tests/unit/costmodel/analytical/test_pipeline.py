@@ -570,3 +570,19 @@ def test_only_groups_that_advance_freely_end_one_after_another() -> None:
 
     assert cycles(0) > 0
     assert cycles(1) == 0.0
+
+
+def test_blocks_of_a_cluster_report_a_free_buffer_before_it_is_copied_for_all() -> None:
+    def time(*, shared: bool) -> float:
+        load = copy(8192)
+        received = Access(Space.SHARED, "", True, "tma", 8192, 64, 1, 16, True, 1, 8192)
+        if shared:  # one of two blocks copies the tile for both
+            load = replace(load, bytes=4096, transactions=128, instructions=0.5)
+        loads = Work(accesses=(load, received), barrier_waits=1)
+        producer = Role("producer", 128, (Phase(Trips((64.0,)), loads, is_loop=True),))
+        profile = specialised(FED)
+        return latency(replace(profile, cluster=2, roles=(producer, profile.roles[1])))
+
+    cycles = 64 * H200["cluster.network.latency_cycles"]
+    later = (time(shared=True) - time(shared=False)) * H200["core.clock_mhz"]
+    assert later == pytest.approx(cycles, rel=0.25)
