@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.gpu.test_groups import KERNELS, N
 from tests.support.group_kernels import sum_candidate
+from tests.support.virtual_dispatch import check_dispatch
 from tests.support.virtual_ranks import (
     ENVIRONMENT,
     LIMIT_S,
@@ -117,8 +117,13 @@ def built(
     return found
 
 
-def ask(runner: WorkerPool, kernel: Kernel, timeout_s: float = LIMIT_S) -> Outcome[Checked]:
-    runner.submit(check_on_gpu, kernel, timeout_s=timeout_s)
+def ask(
+    runner: WorkerPool,
+    kernel: Kernel,
+    timeout_s: float = LIMIT_S,
+    check: Callable[[Kernel], Checked] = check_on_gpu,
+) -> Outcome[Checked]:
+    runner.submit(check, kernel, timeout_s=timeout_s)
     [(_, _, outcome)] = wait_for([runner])
     return outcome
 
@@ -129,8 +134,18 @@ def fault(outcome: Outcome[Checked]) -> str | None:
         return f"ranks or launches wait for ever (ended after {outcome.seconds:g} s): {outcome.output}"
     if not isinstance(outcome, Done):
         return f"the process that runs it failed: {outcome}"
-    found: Any = outcome.value.failure
+    found = outcome.value.failure
     return f"{found.kind.value}: {found.message}" if found else outcome.value.flags
+
+
+def assert_right(
+    runner: WorkerPool, kernels: Mapping[str, Kernel], check: Callable[[Kernel], Checked] = check_on_gpu
+) -> None:
+    """All are right, or the test fails with each one that is not, and why."""
+    found = {label: fault(ask(runner, kernel, check=check)) for label, kernel in kernels.items()}
+    failed = {label: reason for label, reason in found.items() if reason}
+    report = "\n\n".join(f"{label}\n{reason}" for label, reason in failed.items())
+    assert not failed, f"{len(failed)} of {len(kernels)} kernels failed\n\n{report}"
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -145,12 +160,18 @@ def test_each_way_is_right(
     unfit = {label: reason for label, one in wanted.items() if (reason := misfit(one, cores))}
     assert unfit == {}
     kernels = built(builders, partial(build, folder=folder), wanted)
-    failed = {}
-    for label, kernel in kernels.items():
-        if reason := fault(ask(runner, kernel)):
-            failed[label] = reason
-    report = "\n\n".join(f"{label}\n{reason}" for label, reason in failed.items())
-    assert not failed, f"{len(failed)} of {len(kernels)} kernels failed\n\n{report}"
+    assert_right(runner, kernels)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_calls_of_dispatchers_are_right(
+    name: str, world: int, gpu_target: Target, builders: WorkerPool, runner: WorkerPool, folder: Path
+) -> None:
+    """Of each way one kernel, as dispatchers call it: with late ranks, and with tensors that all ranks reach."""
+    ways = {way_of(one.config): one for one in candidates(name, world, gpu_target, 1).values()}
+    wanted = {f"{name} {way} {one.workload.label}: {one.config}": one for way, one in ways.items()}
+    assert_right(runner, built(builders, partial(build, folder=folder), wanted), check_dispatch)
 
 
 @pytest.mark.parametrize("world", WORLDS)

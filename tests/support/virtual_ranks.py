@@ -18,7 +18,7 @@ import random
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -237,7 +237,7 @@ def check_on_gpu(item: tuple[BuildResult, Candidate]) -> Checked:
     build, candidate = item
     bench = bench_of(candidate.target.world, candidate.target.device_target)
     run = GroupRun(build, candidate, bench, PROTOCOL)
-    with told_if_it_hangs(run):
+    with told_if_it_hangs(partial(flags_of, run)):
         found = check(run, bench.case(candidate.template.operator, candidate.workload, PROTOCOL))
     close_runs([run], bench)
     return found
@@ -291,14 +291,14 @@ def flags_fault(seen: Sequence[Mapping[str, Sequence[torch.Tensor]]]) -> str | N
 
 
 @contextmanager
-def told_if_it_hangs(run: GroupRun) -> Iterator[None]:
-    """After a while, print where this process is, and the flags of all ranks."""
+def told_if_it_hangs(flags: Callable[[], Mapping[str, Sequence[torch.Tensor]]]) -> Iterator[None]:
+    """After a while, print where this process is, and what `flags` gives: those of all ranks."""
 
     def tell() -> None:
         faulthandler.dump_traceback()
         with torch.cuda.stream(torch.cuda.Stream()):
-            for name, flags in flags_of(run).items():
-                for rank, one in enumerate(flags):
+            for name, of_ranks in flags().items():
+                for rank, one in enumerate(of_ranks):
                     print(f"{name} of rank {rank}: {one.flatten()[:SHOWN].tolist()}", file=sys.stderr)
         sys.stderr.flush()
 

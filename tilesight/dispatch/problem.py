@@ -276,10 +276,6 @@ def make_problem(
     any input.
     """
     operator = template.operator
-    if not operator.axes:
-        raise InputError(
-            f"{operator.name} has no `axes`, which map dimensions to tensor shapes; dispatch needs them"
-        )
     for name, value in fixed.items():
         if name not in operator.dims:
             raise UnknownNameError(f"{operator.name} dimension", name, operator.dims)
@@ -287,6 +283,10 @@ def make_problem(
     for name, attribute in attrs.items():
         operator.check_attribute(name, attribute)
     chosen = operator.kept_attributes(attrs)
+    if not operator.tensor_axes(chosen):
+        raise InputError(
+            f"{operator.name} has no `axes`, which map dimensions to tensor shapes; dispatch needs them"
+        )
     if dynamic_dims:
         dynamic_dims = template.check_dynamic(dynamic_dims)
         both = next((dim for dim in dynamic_dims if dim in fixed), None)
