@@ -168,7 +168,7 @@ def test_each_way_is_right(
 def test_calls_of_dispatchers_are_right(
     name: str, world: int, gpu_target: Target, builders: WorkerPool, runner: WorkerPool, folder: Path
 ) -> None:
-    """Of each way one kernel, as dispatchers call it: with late ranks, and with tensors that all ranks reach."""
+    """Of each way one kernel, as dispatchers call it: with late ranks, then with tensors that all reach."""
     ways = {way_of(one.config): one for one in candidates(name, world, gpu_target, 1).values()}
     wanted = {f"{name} {way} {one.workload.label}: {one.config}": one for way, one in ways.items()}
     assert_right(runner, built(builders, partial(build, folder=folder), wanted), check_dispatch)

@@ -108,19 +108,25 @@ Outputs = dict[str, torch.Tensor]
 
 
 def check_dispatch(item: tuple[BuildResult, Candidate]) -> Checked:
-    """Check calls of dispatchers on virtual ranks.
-
-    Calls with ordinary tensors, each with another rank late, and then one with tensors that all ranks reach.
-    """
+    """Check calls of dispatchers on virtual ranks, in a process that owns the GPU."""
     build, candidate = item
-    world = candidate.target.world
-    bench = bench_of(world, candidate.target.device_target)
-    case = bench.case(candidate.template.operator, candidate.workload, PROTOCOL)
+    bench = bench_of(candidate.target.world, candidate.target.device_target)
     run = GroupRun(build, candidate, bench, PROTOCOL)
-    assert build.artifact is not None
-    run._load(build.artifact)
-    pool = Pool(world, torch.device("cuda", torch.cuda.current_device()))
-    exchanged = exchanges(world)
+    run.failure = check_calls(run, bench.case(candidate.template.operator, candidate.workload, PROTOCOL))
+    close_runs([run], bench)
+    return Checked(run.failure)
+
+
+def check_calls(run: GroupRun, case: BenchCase) -> Failure | None:
+    """What is wrong with calls with ordinary tensors, each with another rank late, or with one with tensors
+    that all ranks reach. None if nothing is. Loads the kernel of the run.
+    """
+    candidate, ranks, artifact = run.candidate, run._group.ranks, run.build.artifact
+    assert artifact is not None
+    run._load(artifact)
+    world, on_gpu = ranks.world, run.bench.device != "cpu"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    pool, exchanged = Pool(world, device), exchanges(world)
     of_ranks: dict[int, VirtualRank] = {}
     found: list[list[Outputs]] = [[] for _ in range(world)]
 
@@ -129,10 +135,9 @@ def check_dispatch(item: tuple[BuildResult, Candidate]) -> Checked:
         inputs = [dict(by_rank(given.inputs, world)[rank]) for given in _in_turn(case)]
         for late in range(world):
             if rank == late:
-                bench.ranks.wait(rank, LATE_US)
+                ranks.wait(rank, LATE_US)
             found[rank].append(_called(own, inputs[late], {}))
-        placed = _placed(own, candidate)
-        last = inputs[world]
+        placed, last = _placed(own, candidate), inputs[world]
         for name in placed.keys() & last.keys():
             last[name] = placed.pop(name).copy_(last[name])
         found[rank].append(_called(own, last, placed))
@@ -146,11 +151,9 @@ def check_dispatch(item: tuple[BuildResult, Candidate]) -> Checked:
         }
 
     with told_if_it_hangs(flags):
-        bench.ranks.together([partial(of_rank, rank) for rank in range(world)])()
-        bench.ranks.synchronize()
-    run.failure = _failure(case, found)
-    close_runs([run], bench)
-    return Checked(run.failure)
+        ranks.together([partial(of_rank, rank) for rank in range(world)])()
+        ranks.synchronize()
+    return _failure(case, found)
 
 
 def _in_turn(case: BenchCase) -> list[InputSet]:

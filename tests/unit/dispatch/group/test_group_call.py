@@ -5,16 +5,22 @@ from __future__ import annotations
 import ctypes
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
 
 from tests.gpu.test_virtual_ranks import OPERATORS
-from tests.support.virtual_dispatch import Pool, VirtualRank, bind, exchanges
+from tests.support.group_kernels import cpu_pair, sum_candidate
+from tests.support.virtual_dispatch import Pool, VirtualRank, bind, check_calls, exchanges
+from tests.unit.runner.test_measure import FAST
 from tests.unit.runner.test_virtual_ranks import of_operator
+from tilesight.builder.build import build_kernel
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import argument_names
-from tilesight.runner.group.group_bench import communicating
+from tilesight.runner.group import group_bench
+from tilesight.runner.group.group_bench import communicating, group_bench_for
+from tilesight.runner.group.group_run import GroupRun
 
 WORLD = 4
 
@@ -81,3 +87,25 @@ def test_each_rank_gets_its_own_addresses_and_the_shared_ones_of_all(name: str) 
         for index, (key, owner) in enumerate(names):
             places = {library.given[0][index] for _, library, _ in ranks}
             assert len(places) == (WORLD if owner is None else 1), f"{label}: {key} of rank {owner}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"way": "pull"}, None),
+        ({"way": "push"}, None),
+        ({"way": "pull", "factor": 2}, "rank 0, call 1 with rank 0 late: output 'y'"),
+        ({"way": "push", "first": "only raises"}, "rank 0, call "),
+    ],
+)
+def test_calls_are_checked_with_threads_as_on_a_gpu(
+    changes: dict[str, object], fault: str | None, tmp_path: Path
+) -> None:
+    candidate = sum_candidate(cpu_pair(tmp_path), **changes)
+    build = build_kernel(candidate, tmp_path)
+    group_bench._group_bench.cache_clear()
+    bench = group_bench_for(candidate.target, FAST)
+    run = GroupRun(build, candidate, bench, FAST)
+    found = check_calls(run, bench.case(candidate.template.operator, candidate.workload, FAST))
+    run.close()
+    assert found is None if fault is None else found is not None and found.message.startswith(fault)
