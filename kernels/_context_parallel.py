@@ -100,6 +100,10 @@ class ContextParallelOperator(GroupOperator):
     def contents(self, workload: Workload) -> Mapping[str, Any]:
         return self.alone.contents(self.share(workload))
 
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        """As of one device, of this rank's own keys."""
+        return self.alone.index_fault(self.share(workload), inputs)
+
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         parts = self.parts(workload)
         rows = parts.batch, parts.q_len, parts.heads

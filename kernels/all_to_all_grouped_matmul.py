@@ -26,6 +26,7 @@ from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import Axes, shape
 from ..problem.group_operator import MOST_RANKS, SEEDS, WORLD, GroupOperator, of_rank
+from ..problem.index_values import outside
 from ..problem.operator import Tensors
 from ..problem.rounding import SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -168,6 +169,11 @@ class AllToAllGroupedMatmul(GroupOperator):
         row_of = np.where(whole < experts, rows.reshape(whole.shape), -1).astype(np.int32)
         of_all = dict.fromkeys((CHOICES, of_rank(CHOICES, 0)), whole)
         return {"Ids": chosen[0], **of_all, ENDS: ends, ROW_OF: row_of}
+
+    def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
+        """A number of no expert: nobody would compute that choice, and nothing would tell."""
+        experts = workload.dims["experts"] * workload.dims[WORLD]
+        return outside("Ids", inputs["Ids"], None, experts - 1, "an expert of a rank; below 0: none")
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"C": shape(self.axes["C"], workload.dims, {})}

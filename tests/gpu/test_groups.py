@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.group_kernels import sum_candidate
+from tests.support.virtual_ranks import way_of
 from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor import tasks
@@ -18,7 +19,6 @@ from tilesight.kernels import operator, operators, template_for
 from tilesight.machine.devices import NoDevice, find_devices, groups_for, restricted_to
 from tilesight.machine.group_environment import GROUP_ENVIRONMENT
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.space import Config
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Comparison
 from tilesight.records.trial import BuildResult, Measurement
@@ -115,13 +115,6 @@ def shipped(pair: Target) -> dict[str, Candidate]:
     assert any("summers" in name for name in found)
     assert any("senders" in name for name in found)
     return found
-
-
-def way_of(config: Config) -> str:
-    """The algorithm, and what some of its blocks do beside the product."""
-    return " ".join(
-        [config.str("algorithm"), *(name for name in ("senders", "summers", "mechanism") if name in config)]
-    )
 
 
 def built(wanted: Mapping[str, Candidate], folder: Path) -> dict[str, Kernel]:

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 import tilesight
+from tests.support.group_faults import gpu_faults, refusal, refused_memory, refused_values
 from tests.support.group_kernels import SumTemplate, config, cpu_pair
 from tests.support.preloaded import PreloadedParent
 from tilesight.dispatch.dispatcher import Dispatcher
@@ -38,6 +39,7 @@ from tilesight.tuner.resolve import find_context
 MODULE = "tests.support.group_programs"
 LIMIT_S = 300.0
 N = 512
+__all__ = ["gpu_faults"]  # a program of another module
 
 
 def start(name: str, folder: Path, world: int = 2) -> list[Popen[str]]:
@@ -108,14 +110,6 @@ def with_version(version: str, work: Callable[[], Any]) -> Any:
         return work()
 
 
-def refusal(work: Callable[[], Any]) -> str:
-    try:
-        work()
-    except TileSightError as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing was refused"
-
-
 def calls(rank: int, folder: Path) -> Any:
     """Right calls of each algorithm, and refused steps."""
     said: dict[str, Any] = {}
@@ -165,6 +159,8 @@ def refused_calls(made: GroupDispatcher, rank: int) -> dict[str, str]:
         "out": refusal(lambda: made(torch.zeros(90), out=torch.zeros(90 + rank))),
         "not shared": refusal(lambda: made.empty("y", n=7)),
         "improve": refusal(lambda: made.improve(n=7)),
+        **refused_values(made, rank),
+        **refused_memory(made, rank),
     }
 
 

@@ -289,7 +289,8 @@ def _check_group(operator: Operator, seat: Seat | None) -> None:
     if operator.communicates and seat is None:
         raise InputError(
             f"{operator.name} runs on several devices together: give the process group of their processes, "
-            "group=torch.distributed.group.WORLD, in a program that `torchrun --nproc-per-node N` starts"
+            "group=torch.distributed.group.WORLD, in a program that `torchrun --nproc-per-node N` starts; it "
+            "is None before torch.distributed.init_process_group()"
         )
     if seat is not None and not operator.communicates:
         raise InputError(

@@ -195,12 +195,12 @@ class DispatchProblem:
                     f"{first}; move one of them"
                 )
 
-    def check_gpu(self, device: torch.device, name: str) -> None:
-        """Raise `InputError` if the GPU called `name` is not a chip of the target."""
+    def check_gpu(self, device: torch.device, name: str, who: str = "the tensors lie on") -> None:
+        """Raise `InputError` if the GPU called `name` is not a chip of the target. `who` uses it."""
         names = self.target.device_names
         if names and name not in names:
             raise InputError(
-                f"{self.operator.name}: the tensors lie on {device}, a '{name}', and target "
+                f"{self.operator.name}: {who} {device}, a '{name}', and target "
                 f"{self.target.name} is {' or '.join(names)}; make a dispatcher for that device's target"
             )
 
@@ -276,10 +276,6 @@ def make_problem(
     any input.
     """
     operator = template.operator
-    if not operator.axes:
-        raise InputError(
-            f"{operator.name} has no `axes`, which map dimensions to tensor shapes; dispatch needs them"
-        )
     for name, value in fixed.items():
         if name not in operator.dims:
             raise UnknownNameError(f"{operator.name} dimension", name, operator.dims)
@@ -287,6 +283,10 @@ def make_problem(
     for name, attribute in attrs.items():
         operator.check_attribute(name, attribute)
     chosen = operator.kept_attributes(attrs)
+    if not operator.tensor_axes(chosen):
+        raise InputError(
+            f"{operator.name} has no `axes`, which map dimensions to tensor shapes; dispatch needs them"
+        )
     if dynamic_dims:
         dynamic_dims = template.check_dynamic(dynamic_dims)
         both = next((dim for dim in dynamic_dims if dim in fixed), None)

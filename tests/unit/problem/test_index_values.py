@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -20,6 +21,9 @@ PACKED = "flash_attention_varlen", "batch=3,tokens=60,tokens_kv=90,heads=2,head_
 ITEMS = "flash_attention", "batch=2,heads=2,seq_len=32,head_dim=16,lengths=mixed"
 LABELS = "cross_entropy", "m=20,n=30"
 SELECTED = "native_sparse_attention", "batch=1,heads=16,seq_len=512,head_dim=64"
+RANKS = "context_parallel_flash_decoding", f"{CACHE[1]},world=2"
+LATENT_RANKS = "context_parallel_mla_decode", "batch=2,heads=16,kv_len=64,page=16,lengths=mixed,world=4"
+EXPERTS = "all_to_all_grouped_matmul", "tokens=5,hidden=8,inner=8,experts=3,topk=2,world=4"
 LISTED = "block_sparse_attention", "batch=1,heads=2,seq_len=512,head_dim=64"
 
 
@@ -46,6 +50,10 @@ def put(name: str, place: tuple[int, ...], value: int) -> Callable[[dict[str, to
         (ITEMS, put("length", (1,), 33), r"length\[1\] is 33 and must be 0 to 32"),
         (LABELS, put("labels", (5,), 30), r"labels\[5\] is 30 and must be at most 29: a column of x"),
         (SELECTED, put("indices", (0, 3, 0, 0), 8), r"indices\[0, 3, 0, 0\] is 8 and must be -1 to 7"),
+        (RANKS, put("Table", (0, 1), 12), r"Table\[0, 1\] is 12 and must be 0 to 11: the pool has that many"),
+        (RANKS, put("Lengths", (1,), -1), r"Lengths\[1\] is -1 and must be 0 to 64: an item has room for"),
+        (LATENT_RANKS, put("Table", (0, 0), 8), r"Table\[0, 0\] is 8 and must be 0 to 7"),
+        (EXPERTS, put("Ids", (4, 1), 12), r"Ids\[4, 1\] is 12 and must be at most 11: an expert of a rank"),
         (LISTED, put("counts", (0, 1, 2), 9), r"counts\[0, 1, 2\] is 9 and must be 0 to \d"),
         (LISTED, put("indices", (0, 1, 2, 0), 99), r"indices\[0, 1, 2, 0\] is 99 and must be 0 to \d"),
     ],
@@ -70,6 +78,10 @@ def test_values_that_no_kernel_reads_may_be_anything() -> None:
     inputs["Lengths"][1:] = torch.tensor([0, 16])
     inputs["Table"][1], inputs["Table"][2, 1:] = -7, 10**6
     assert ours.index_fault(workload, inputs) is None
+    experts = operator(EXPERTS[0])
+    chosen = experts.inputs(experts.workload(EXPERTS[1]), "cpu", 1)
+    chosen["Ids"][0, 0] = -7
+    assert experts.index_fault(experts.workload(EXPERTS[1]), chosen) is None
     lists = operator(LISTED[0])
     listed = lists.inputs(lists.workload(LISTED[1]), "cpu", 1)
     listed["counts"][0, 0, 0], listed["indices"][0, 0, 0, 1:] = 1, 99
@@ -81,9 +93,8 @@ def test_each_operator_with_contents_looks_at_them() -> None:
     plain = type(operator("gemv")).index_fault
     for name in operators():
         ours = operator(name)
-        if isinstance(ours, GroupOperator):
-            continue
-        has_contents = any(ours.contents(ours.workload(shape)) for shape in ours.named)
+        made = partial(ours.workload_of_world, 2) if isinstance(ours, GroupOperator) else ours.workload
+        has_contents = any(ours.contents(made(shape)) for shape in ours.named)
         assert not has_contents or type(ours).index_fault is not plain, name
 
 

@@ -104,26 +104,20 @@ class GroupDispatcher(Dispatcher):
         problem = self.problem
         is_capturing = self._device.type != "cpu" and torch.cuda.is_current_stream_capturing()
 
-        def read() -> RankStep[tuple[dict[str, int], ShapeKey]]:
-            self._check_open()
-            dims = problem.read(inputs)
-            if inputs[0].device != self._device:
-                raise InputError(
-                    f"{problem.operator.name}: the tensors lie on {inputs[0].device}, and this rank's device "
-                    f"is {self._device}, which was current when the dispatcher was made; move them there"
-                )
-            key = problem.key_of(dims)
-            problem.workload(key)  # refused if the operator refuses it
+        def read() -> RankStep[ShapeKey]:
+            dims, key = self._read(inputs)
             self._check_tensors(inputs, out, dims)
-            if is_capturing and key not in self._loaded:
+            if not is_capturing:
+                problem.check_indices(inputs, dims)
+            elif key not in self._loaded:
                 sizes = problem.prepare_arguments(problem.workload(key))
                 raise InputError(
                     f"{problem.operator.name}: no kernel for {sizes or 'this workload'} is loaded, and none "
                     "is while a CUDA graph is captured; call it once before the capture"
                 )
-            return RankStep((dims, key), {"the shape": problem.workload(key).label})
+            return RankStep(key, {"the shape": problem.workload(key).label})
 
-        (_, key), _ = self._seat.exchange.attempt(f"{problem.operator.name}: call", read)
+        key, _ = self._seat.exchange.attempt(f"{problem.operator.name}: call", read)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
             warnings.warn(NO_GRADIENT.format(problem.operator.name), stacklevel=3)
         if key not in self._loaded:
@@ -144,6 +138,20 @@ class GroupDispatcher(Dispatcher):
         result = bound(inputs, out)
         self._ready[tuple(map(signature, inputs))] = bound
         return result
+
+    def _read(self, inputs: Sequence[torch.Tensor]) -> tuple[dict[str, int], ShapeKey]:
+        """All dimensions of a call, and its shape. Raises `InputError` for what this rank cannot compute."""
+        self._check_open()
+        problem = self.problem
+        dims = problem.read(inputs)
+        if inputs[0].device != self._device:
+            raise InputError(
+                f"{problem.operator.name}: the tensors lie on {inputs[0].device}, and this rank's device "
+                f"is {self._device}, which was current when the dispatcher was made; move them there"
+            )
+        key = problem.key_of(dims)
+        problem.workload(key)  # refused if the operator refuses it
+        return dims, key
 
     def _check_tensors(self, inputs: Sequence[torch.Tensor], out: Any, dims: Mapping[str, int]) -> None:
         """Raise `InputError` for what a call would refuse on this rank, while others begin it."""
@@ -206,6 +214,16 @@ class GroupDispatcher(Dispatcher):
         if self._shapes.is_closed:
             raise InputError("this dispatcher is closed; make a new one")
         self._watch.check()
+
+    def check(self, *inputs: torch.Tensor) -> None:
+        """As `Dispatcher.check`. A step of all ranks: what is wrong on one is told to all."""
+
+        def look() -> RankStep[None]:
+            _, key = self._read(inputs)
+            Dispatcher.check(self, *inputs)
+            return RankStep(None, {"the shape": self.problem.workload(key).label})
+
+        self._seat.exchange.attempt(f"{self.problem.operator.name}: check", look)
 
     # ---- choosing and preparing
 

@@ -112,5 +112,5 @@ def _own_device(problem: DispatchProblem) -> torch.device:
             f"{problem.operator.name}: torch sees no GPU, and target {problem.target.name} is of GPUs"
         )
     device = torch.device("cuda", torch.cuda.current_device())
-    problem.check_gpu(device, torch.cuda.get_device_name(device))
+    problem.check_gpu(device, torch.cuda.get_device_name(device), "this process uses")
     return device

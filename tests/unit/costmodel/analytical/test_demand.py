@@ -111,7 +111,7 @@ def test_a_cluster_reads_its_neighbours_over_its_network() -> None:
 
 
 def bulk_load(copies: float, *, inside: float = 1.0, turns: int = 1) -> tuple[Access, Access]:
-    """Copies of 64 rows of 128 bytes for each block on average, and what each block receives: one such box."""
+    """Copies of 64 rows of 128 bytes of the mean block, and what each block receives: one such box."""
     box = 64 * 128.0
     outer = Access(
         Space.GLOBAL, "t0", False, "tma", box * copies, box * copies / 32, copies, 128, True, 1, box,

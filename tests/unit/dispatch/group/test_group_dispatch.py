@@ -23,6 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("groups")
 
 
+OF_RANK_1 = "refused by all ranks, because rank 1 failed: "
+DISAGREE = "refused by all ranks, because they disagree: "
 REFUSED_CALLS = {
     "shape": "GroupError: sum_of_ranks: call: refused by all ranks, because they disagree: the shape is ",
     "own fault": "GroupError: sum_of_ranks: call: refused by all ranks, because rank 1 failed: ",
@@ -33,6 +35,30 @@ REFUSED_CALLS = {
     "out": "GroupError: sum_of_ranks: call: refused by all ranks, because rank 1 failed: ",
     "not shared": "InputError: sum_of_ranks: y is reached by its own rank only",
     "improve": "InputError: sum_of_ranks: a dispatcher in a process group measures nothing",
+    "value": f"GroupError: sum_of_ranks: call: {OF_RANK_1}sum_of_ranks: x[3] is 9 and must be 0 to 8",
+    "checked": f"GroupError: sum_of_ranks: check: {OF_RANK_1}sum_of_ranks: x[3] is 9 and must be 0 to 8",
+    "value on all": "InputError: sum_of_ranks: x[3] is 9 and must be 0 to 8",
+    "checked shapes": f"GroupError: sum_of_ranks: check: {DISAGREE}the shape is ",
+    "checked and right": "nothing was refused",
+    "built meanwhile": "0",
+    "small out": f"GroupError: sum_of_ranks: call: {OF_RANK_1}sum_of_ranks: out has shape (85,) and must",
+    "freed": f"GroupError: sum_of_ranks: call: {OF_RANK_1}sum_of_ranks: x has a storage of 40 bytes",
+    "shorter": f"GroupError: sum_of_ranks: call: {DISAGREE}the shape is ",
+    "unallocated": f"GroupError: allocate memory that all ranks reach: {OF_RANK_1}MemoryError: no memory",
+}
+REFUSED_GPUS = {
+    "no GPU": "InputError: matmul_all_reduce: torch sees no GPU, and target h200x2 is of GPUs",
+    "another GPU": f"{OF_RANK_1}matmul_all_reduce: this process uses cuda:1, a 'NVIDIA A100-SXM4-80GB', and "
+    "target h200x2 is NVIDIA H200; make a dispatcher for that device's target",
+    "one GPU": "InputError: rank 1 uses the same GPU as rank 0 (NVIDIA H200 uuid-0): each rank needs one",
+    "no access from one": f"{OF_RANK_1}its GPU cuda:1 cannot reach the memory of GPU 0, that of rank 0",
+    "no access": "because rank 0 failed: its GPU cuda:0 cannot reach the memory of GPU 1, that of rank 1",
+    "hosts": "InputError: rank 1 runs on another host or in another container than rank 0",
+    "torch": f"{DISAGREE}version of torch is 2.1 on rank 1 and 2.0 on rank 0; give all ranks the same",
+    "dtype": f"{DISAGREE}dtype is float16 on rank 1 and bfloat16 on rank 0",
+    "attribute": f"{DISAGREE}attributes is {{'routing': 'skewed'}} on rank 1 and {{'routing': 'even'}} on",
+    "operator": "rank 1 does this: matmul_reduce_scatter: make a dispatcher; and rank 0: matmul_all_reduce: ",
+    "after the end": "starts; it is None before torch.distributed.init_process_group()",
 }
 REFUSED_DISPATCHERS = {
     "config": "they disagree: config is code=cpu,factor=2",
@@ -78,6 +104,14 @@ def test_disagreements(folder: Path) -> None:
     assert "target cpux2 is 2 devices, and the process group has 1 processes" in first["other group"]
     assert "is no process group with this process in it" in second["other group"]
     assert all("group='world' is no process group" in found["text"] for found in (first, second))
+
+
+def test_gpus_that_do_not_fit_together(folder: Path) -> None:
+    """As the driver says it: no rank has a GPU here."""
+    first, second = results(start("gpu_faults", folder / "gpu faults"))
+    for what, message in REFUSED_GPUS.items():
+        assert first[what] == second[what]
+        assert message in first[what], what
 
 
 def test_frozen_dispatchers_agree_by_what_they_have_loaded(tmp_path: Path) -> None:
