@@ -77,7 +77,8 @@ class FlashAttentionBwd(Operator):
         "dV": _KEYS,
     }
     # FB0, FB1: flash_attention's FA4 and without a mask; FB2: a batch of long sequences; FB3: Llama 3 8B;
-    # FB4: GPT-2 medium; FB5: Mistral 7B; FB6: gpt-oss-120b, a layer with a window; FB7: Gemma 2 27B
+    # FB4: GPT-2 medium; FB5: Mistral 7B; FB6: gpt-oss-120b, a layer with a window; FB7: Gemma 2 27B;
+    # FB8: Gemma 2 9B, a layer with a window; FB9: Nemotron-4 340B
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "FB0": _named(1, 32, 4096, 128, causal=True),
         "FB1": _named(1, 32, 4096, 128),
@@ -87,6 +88,8 @@ class FlashAttentionBwd(Operator):
         "FB5": _named(1, 32, 8192, 128, causal=True, group=4, window=4096),
         "FB6": _named(1, 64, 4096, 64, causal=True, group=8, window=128, sinks=True),
         "FB7": _named(1, 32, 8192, 128, causal=True, group=2, window=4096, softcap=50),
+        "FB8": _named(1, 16, 8192, 256, causal=True, group=2, window=4096, softcap=50),
+        "FB9": _named(1, 96, 4096, 192, causal=True, group=12),
     }
     default_names = ("FB0", "FB3", "FB4")
 
@@ -104,11 +107,11 @@ class FlashAttentionBwd(Operator):
                     f"flash_attention_bwd: {dim}={dims[dim]} exceeds the {MAX_GRID_AXIS} blocks of a grid "
                     "axis; split it"
                 )
-        if dims["head_dim"] > 128 or dims["head_dim"] % 8:
+        if dims["head_dim"] > 256 or dims["head_dim"] % 8:
             raise WorkloadError(
                 f"flash_attention_bwd: head_dim={dims['head_dim']} must be a multiple of 8, so that rows "
-                "start at multiples of 16 bytes, and at most 128, since a block keeps two sums of that many "
-                "columns in registers"
+                "start at multiples of 16 bytes, and at most 256, since a block keeps two sums of that many "
+                "columns in registers, and four tiles of that many in shared memory"
             )
         if group < 1 or dims["heads"] % group:
             raise WorkloadError(
@@ -342,6 +345,10 @@ class FlashAttentionBwdGpu(KernelTemplate):
     The block has a tile of keys and loops over tiles of queries. It computes transposed scores, so that P^T
     and dS^T are left operands in the registers in which they were computed. Each tile's share of dQ is added
     to a sum in memory, or the third kernel loops over the keys again (`dq=separate`).
+
+    With head_dim above 128, the warps may divide the columns of dK and dV (`split=columns`), so that two
+    warpgroups have room for the sums of 64 keys. Then each of them needs the P^T and dS^T of the other one,
+    which go through shared memory.
     """
 
     operator = OPERATOR
@@ -361,18 +368,23 @@ class FlashAttentionBwdGpu(KernelTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries (128 of short rows)."""
+        """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries (128 of short rows).
+
+        Two warpgroups share 64 keys of wide rows. Of 224 columns and more, one stage has room.
+        """
         space = self.space(workload, target)
         hopper = "bulk_add" in next(p.values for p in space.parameters if p.name == "dq")
+        wide = search_space.is_wide(workload)
         wanted = Config(
             {
-                "block_m": 128 if hopper else 64,
+                "block_m": 128 if hopper and not wide else 64,
                 "block_n": (128 if workload.dims["head_dim"] <= 64 else 64) if hopper else 32,
                 "num_stages": 2 if hopper else 1,
-                "threads": 256 if hopper else 128,
+                "threads": 256 if hopper or wide else 128,
                 "dq": "bulk_add" if hopper else "add",
                 "overlap": hopper,
                 "block_order": "by_length" if workload.attrs["causal"] else "by_head",
+                **({"split": "columns"} if wide else {}),
             }
         )
         return space.closest(wanted)
@@ -403,6 +415,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
         num_stages, threads = config.int("num_stages"), config.int("threads")
         by_length, separate = config["block_order"] == "by_length", config["dq"] == "separate"
         overlap, bulk = bool(config["overlap"]), config["dq"] == "bulk_add"
+        by_columns = config.str("split", "keys") == "columns"
 
         kv_heads, width = heads // group, _padded(head_dim)
         wide = 1 << (width - 1).bit_length()  # threads can share the sum of a row of that many elements
@@ -428,7 +441,10 @@ class FlashAttentionBwdGpu(KernelTemplate):
         log2_e, norm = math.log2(math.e), softmax_scale(workload.attrs, head_dim)
         scale = norm * log2_e  # exp2 instead of exp
         double, cap = 2 * scale / max(1, softcap), softcap * log2_e
-        policy = T.GemmWarpPolicy.FullRow  # P and dS of a key stay within one warp
+        # P and dS of a key stay within one warp, or go through shared memory to all that have columns
+        policy = T.GemmWarpPolicy.FullCol if by_columns else T.GemmWarpPolicy.FullRow
+        alloc_weights = T.alloc_shared if by_columns else T.alloc_fragment
+        row_threads = 128 if width <= 128 else 256  # of kernels whose threads have whole rows of a tile
         early = T.wgmma_gemm if overlap else T.gemm  # waits for the product, or not
 
         def tiles_of(length: Any) -> Any:
@@ -519,7 +535,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
             dq_sum: T.Tensor(sum_shape, accumulator),  # type: ignore[valid-type]
             sink_sums: sink_sums_tensor,
         ):
-            with T.Kernel(tiles, heads, batch, threads=128) as (at, of, part):
+            with T.Kernel(tiles, heads, batch, threads=row_threads) as (at, of, part):
                 o_rows = T.alloc_fragment((block_n, wide), dtype)
                 g_rows = T.alloc_fragment((block_n, wide), dtype)
                 products = T.alloc_fragment((block_n, wide), accumulator)
@@ -556,12 +572,12 @@ class FlashAttentionBwdGpu(KernelTemplate):
                 p = T.alloc_fragment((block_m, block_n), accumulator)
                 dp = T.alloc_fragment((block_m, block_n), accumulator)
                 rest = T.alloc_fragment((block_m, block_n), accumulator) if softcap else None
-                p_cast = T.alloc_fragment((block_m, block_n), dtype)
-                ds_cast = T.alloc_fragment((block_m, block_n), dtype)
+                p_cast = alloc_weights((block_m, block_n), dtype)
+                ds_cast = alloc_weights((block_m, block_n), dtype)
                 dk_acc = T.alloc_fragment((block_m, width), accumulator)
                 dv_acc = T.alloc_fragment((block_m, width), accumulator)
                 if not separate:
-                    ds_tile = T.alloc_shared((block_m, block_n), dtype)
+                    ds_tile = ds_cast if by_columns else T.alloc_shared((block_m, block_n), dtype)
                     dq_part = T.alloc_fragment((block_n, width), accumulator)
                 if bulk:
                     dq_tile = T.alloc_shared((block_n, width), accumulator)
@@ -598,7 +614,8 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     T.copy(dp, ds_cast)
                     T.gemm(p_cast, g_tile, dv_acc, policy=policy)
                     if not separate:
-                        T.copy(ds_cast, ds_tile)
+                        if not by_columns:
+                            T.copy(ds_cast, ds_tile)
                         early(ds_tile, k_tile, dq_part, transpose_A=True, clear_accum=True)
                     T.gemm(ds_cast, q_tile, dk_acc, policy=policy)  # waits for all products
                     if bulk:
@@ -628,7 +645,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     weights = T.alloc_fragment((block_m, block_n), accumulator)
                     d_weights = T.alloc_fragment((block_m, block_n), accumulator)
                     rests = T.alloc_fragment((block_m, block_n), accumulator) if softcap else None
-                    d_scores = T.alloc_fragment((block_m, block_n), dtype)
+                    d_scores = alloc_weights((block_m, block_n), dtype)
                     dq_acc = T.alloc_fragment((block_m, width), accumulator)
                     lse2 = T.alloc_fragment((block_m,), accumulator)
                     deltas = T.alloc_fragment((block_m,), accumulator)
@@ -660,7 +677,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     T.copy(dq_acc, dq_out)
                     T.copy(dq_out, dQ[item2, start : start + block_m, head2, 0:width])
             else:
-                with T.Kernel(tiles, heads, batch, threads=128) as (tile3, head3, item3):
+                with T.Kernel(tiles, heads, batch, threads=row_threads) as (tile3, head3, item3):
                     sums = T.alloc_fragment((block_n, width), accumulator)
                     T.copy(dq_sum[item3, head3, tile3 * block_n : (tile3 + 1) * block_n, 0:width], sums)
                     for i, j in T.Parallel(block_n, width):

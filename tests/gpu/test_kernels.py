@@ -100,6 +100,10 @@ SHAPES = {
         "batch=1,heads=2,seq_len=1024,head_dim=128,causal=true",
         "batch=2,heads=6,seq_len=333,head_dim=64,causal=true,group=3,softcap=20,sinks=true",
         "batch=3,heads=4,seq_len=500,head_dim=128,lengths=mixed,sinks=true",
+        "batch=1,heads=2,seq_len=333,head_dim=160",
+        "batch=1,heads=6,seq_len=555,head_dim=192,causal=true,group=3",
+        "batch=2,heads=4,seq_len=777,head_dim=256,causal=true,group=2,window=200,softcap=20",
+        "batch=3,heads=2,seq_len=500,head_dim=256,lengths=mixed,sinks=true",
     ),
     "flash_attention_varlen": (
         "batch=5,heads=4,tokens=1000,head_dim=80,causal=true,softcap=30,lse=true,group=2",

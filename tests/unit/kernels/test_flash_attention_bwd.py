@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
+from tilesight.lowering.lower import lower
 from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
 from tilesight.runner.vendors import vendor_fault
@@ -43,9 +45,30 @@ def fp32(seq_len: int, head_dim: int, **attrs: Value) -> Workload:
     ],
 )
 def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) -> None:
+    assert_right(workload, {"dq": dq}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("workload", "dq", "split"),
+    [
+        (fp32(40, 136, causal=True, group=2, window=20, softcap=2), "add", "columns"),  # padded columns
+        (fp32(40, 192, group=2, lengths="mixed", sinks=True), "separate", "columns"),
+        pytest.param(fp32(40, 256, causal=True), "separate", "columns", marks=pytest.mark.full),
+        pytest.param(fp32(40, 256, group=4, lengths="mixed"), "add", "columns", marks=pytest.mark.full),
+        pytest.param(fp32(40, 192, causal=True, sinks=True), "add", "keys", marks=pytest.mark.full),
+    ],
+)
+def test_tile_programs_of_wide_rows_are_right(
+    workload: Workload, dq: str, split: str, tmp_path: Path
+) -> None:
+    assert_right(workload, {"dq": dq, "split": split}, tmp_path)
+
+
+def assert_right(workload: Workload, choices: dict[str, Value], tmp_path: Path) -> None:
     config = Config(
         {"block_m": 16, "block_n": 32, "num_stages": 1, "threads": 32}
-        | {"dq": dq, "overlap": False, "block_order": "by_length"}
+        | {"overlap": False, "block_order": "by_length"}
+        | choices
     )
     inputs = BACKWARD.inputs(workload, "cpu", 5)
     if "length" in inputs:
@@ -107,7 +130,7 @@ def test_reference_is_the_gradient_of_attention(workload: Workload, monkeypatch:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ("batch=1,heads=8,seq_len=64,head_dim=192", "head_dim=192 must be a multiple of 8.*at most 128"),
+        ("batch=1,heads=8,seq_len=64,head_dim=264", "head_dim=264 must be a multiple of 8.*at most 256"),
         ("batch=1,heads=8,seq_len=64,head_dim=64,group=3", "group=3 must divide heads=8"),
         ("batch=1,heads=8,seq_len=64,head_dim=64,window=8", "window=8 must be 0.*take causal=true"),
         (
@@ -135,6 +158,26 @@ def test_products_overlap_only_where_wgmma_computes_all_of_them() -> None:
             | {"dq": "add", "overlap": True, "block_order": "by_head"}
         )
         assert rule in "; ".join(violation.reason for violation in space.violations(config))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("changes", [{"dq": "add", "num_stages": 2}, {"overlap": False}, {"dq": "separate"}])
+def test_warpgroups_wait_for_the_weights_of_each_other(changes: dict[str, Value]) -> None:
+    """All threads meet between a write of P or dS and the products that read it, and before the next one."""
+    workload, target = BACKWARD.workload("FB8"), load_target("h200")
+    default = TEMPLATE.default_config(workload, target)
+    assert default is not None
+    config = Config({**default, **changes})
+    assert config in TEMPLATE.space(workload, target)
+    functions = lower(TEMPLATE.build(workload, config), target, only_read=True).device.functions.values()
+    (kernel,) = (text for function in functions if "p_cast" in (text := function.script()))
+    loop = kernel[kernel.rindex("for step in") : kernel.index(" out_tile, tx")]
+    found = re.findall(r'stmatrix.*?"\), (\w+), tx|(storage_sync)|wgmma_descriptor.*?"\), (\w+),', loop)
+    steps = [f"write {w}" if w else f"read {r}" if r else "meet" for w, _, r in found]
+    for name in ("p_cast", "ds_cast" if changes.get("dq") == "separate" else "ds_tile"):
+        write, reads = steps.index(f"write {name}"), [i for i, s in enumerate(steps) if s == f"read {name}"]
+        assert "meet" in steps[write : reads[0]]
+        assert "meet" in steps[reads[-1] :] + steps[:write]
 
 
 def test_costs_count_the_positions_of_the_lengths() -> None:
