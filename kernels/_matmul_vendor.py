@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._vendor_calls import Call, of_packages, usable, without_result
+from ..settings import load_settings
+from ._vendor_calls import Call, of_packages, on_gpu, usable, without_result
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +60,34 @@ def products(
         calls["cuBLASLt with its epilogue"] = lambda: torch._addmm_activation(
             bias, a, b, use_gelu=fused[-1] == "gelu"
         )
+    if load_settings().max_autotune and on_gpu(a):
+        shapes = a.shape, b.shape, a.stride(), b.stride(), a.dtype, chosen["fuse"]
+        calls["torch.compile (max-autotune)"] = lambda: _autotuned(shapes)(a, b, added, activation)
     return usable(calls)
+
+
+@functools.lru_cache(maxsize=1)
+def _autotuned(workload: object) -> Callable[..., object]:
+    """A product as torch.compile makes it: it measures the library's kernels and its own ones in Triton.
+
+    Without torch's own CUDA graphs, which copy the inputs; other baselines are launched as they are, too.
+
+    Args:
+        workload: what a product is compiled for: sizes, dtype and epilogue.
+    """
+    import torch
+
+    def product(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        added: torch.Tensor | None,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> object:
+        total = torch.matmul(a, b) if added is None else torch.addmm(added, a, b)
+        return activation(total) if activation else total
+
+    torch.compiler.reset()  # it compiles a function for a few shapes, and then no more
+    return torch.compile(product, mode="max-autotune-no-cudagraphs", dynamic=False)
 
 
 def _unlike(a: torch.Tensor, b: torch.Tensor, library: str) -> dict[str, Call]:

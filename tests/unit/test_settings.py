@@ -88,7 +88,12 @@ def test_a_wrong_file_is_refused_with_file_key_and_rule(project: Path, text: str
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("TILESIGHT_EFFORT", "fast"), ("TILESIGHT_WORKERS", "0"), ("TILESIGHT_MAX_NOISE", "-1")],
+    [
+        ("TILESIGHT_EFFORT", "fast"),
+        ("TILESIGHT_WORKERS", "0"),
+        ("TILESIGHT_MAX_NOISE", "-1"),
+        ("TILESIGHT_MAX_AUTOTUNE", "yes"),
+    ],
 )
 def test_a_wrong_variable_is_refused_with_its_rule(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch
