@@ -79,7 +79,14 @@ SHAPES = {
     "softmax": ("S4", "m=33,n=777", "m=7,n=8200", "m=1,n=1"),
     "cross_entropy": ("E5", "m=7,n=1001", "m=33,n=8200"),
     "silu_mul": ("U5", "m=7,n=1001", "m=33,n=520"),
-    "quantize": ("Q5", "m=7,n=1001", "m=33,n=640,group=128"),
+    "quantize": (
+        "Q5",
+        "Q7",
+        "m=7,n=1001",
+        "m=33,n=640,group=128",
+        "m=7,n=1001,residual=true",
+        "m=33,n=1000,group=128,residual=true",
+    ),
     "rope": ("P5", "tokens=77,heads=5,head_dim=40"),
     "topk_gate": ("T4", "m=77,experts=60,topk=4", "m=33,experts=8,topk=2,renormalize=true"),
     "grouped_matmul": (
