@@ -245,6 +245,9 @@ class LatentRoles:
                 for step in T.serial(T.min(trips, STAGES[part])):
                     at = place_of(tensors, where, key_of(tensors, where, begin + step * KEYS + row))
                     gather(tensors, shared, where[0], at, step, part, True)
+                if page:
+                    following = T.alloc_var("int32")
+                    following = key_of(tensors, where, begin + STAGES[part] * KEYS + row)
             else:
                 if copies:
                     for step in T.serial(T.min(trips, STAGES[part])):
@@ -254,10 +257,11 @@ class LatentRoles:
             for step in T.serial(trips):
                 key = begin + (step + STAGES[part]) * KEYS
                 # long before it is needed
-                if selected:
-                    at = place_of(tensors, where, key_of(tensors, where, key + row))
+                if selected and page:  # its key was read a step before, so that no thread waits for it here
+                    at = place_of(tensors, where, following)
+                    following = key_of(tensors, where, key + KEYS + row)
                 else:
-                    at = page_of(tensors, where, key, last)
+                    at = key_of(tensors, where, key + row) if selected else page_of(tensors, where, key, last)
                 place = slot(step, part)
                 wait_full(full[part], place, phase(step, part))
                 T.mbarrier_wait_parity(scaled[slot(step)], phase(step))

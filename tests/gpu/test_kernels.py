@@ -74,7 +74,7 @@ SHAPES = {
         "batch=2,heads=20,kv_len=832,dim=256,q_len=3,page=64,lengths=mixed,lse=true",
         "batch=2,heads=40,kv_len=1500,q_len=2,topk=1024,lse=true",
         "batch=2,heads=40,kv_len=1536,q_len=2,page=64,topk=1024,lse=true",
-        "batch=3,heads=128,kv_len=2000,page=16,topk=2048,lse=true",
+        "batch=16,heads=128,kv_len=2000,page=16,topk=2048,lse=true",
         "batch=2,heads=20,kv_len=832,dim=256,page=32,topk=512",
         "batch=1,heads=1,kv_len=1",
     ),
