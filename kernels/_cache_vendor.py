@@ -150,13 +150,15 @@ def flashinfer_latent(operator: CacheOperator, workload: Workload, inputs: Tenso
     return call
 
 
-def _places(workload: Workload, inputs: Tensors) -> torch.Tensor:
+def chosen_places(workload: Workload, inputs: Tensors) -> torch.Tensor:
     """The places in the pool of the keys of `Indices`: (queries, topk); -1 stands for none."""
     import torch
 
     chosen = inputs["Indices"]
     items = torch.arange(chosen.shape[0], device=chosen.device)[:, None, None]
-    places = torch.where(chosen < 0, -1, chosen + items * workload.dims["kv_len"])
+    page = int(workload.attrs["page"]) or workload.dims["kv_len"]
+    at = inputs["Table"][items, chosen.clamp(min=0) // page] if "Table" in inputs else items
+    places = torch.where(chosen < 0, -1, at * page + chosen % page)
     return places.flatten(0, 1).to(torch.int32)
 
 
@@ -164,7 +166,7 @@ def _chosen_keys(workload: Workload, inputs: Tensors) -> _Pages:
     """The keys of `Indices` as pages of one key."""
     import torch
 
-    places = _places(workload, inputs)
+    places = chosen_places(workload, inputs)
     lengths = (places >= 0).sum(-1).cpu().to(torch.int32)
     queries = torch.arange(len(lengths) + 1, dtype=torch.int32)
     return _Pages(1, _ends(lengths), places[places >= 0], lengths, queries)
@@ -198,5 +200,5 @@ def _sparse_flash_mla(workload: Workload, inputs: Tensors, scale: float) -> Call
 
     q, dim = inputs["Q"], workload.dims["dim"]
     queries, keys = q.flatten(0, 1), inputs["KV"].view(-1, 1, q.shape[-1])
-    places = _places(workload, inputs)[:, None]
+    places = chosen_places(workload, inputs)[:, None]
     return lambda: flash_mla_sparse_fwd(queries, keys, places, scale, dim)[0].view(*q.shape[:-1], dim)

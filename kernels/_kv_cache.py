@@ -118,18 +118,15 @@ class CacheOperator(Operator):
         """Lengths beyond the room of an item, and pages of its tokens that the pool does not have."""
         import torch
 
-        kv_len, pages, page = workload.dims["kv_len"], workload.dims["pages"], int(workload.attrs["page"])
         lengths = inputs.get("Lengths")
-        fault = None
-        if lengths is not None:
-            fault = outside("Lengths", lengths, 0, kv_len, "an item has room for kv_len tokens")
-        if fault or not page:
+        if lengths is None:
+            return None
+        kv_len = workload.dims["kv_len"]
+        fault = outside("Lengths", lengths, 0, kv_len, "an item has room for kv_len tokens")
+        if fault or "Table" not in inputs:
             return fault
-        table = inputs["Table"]
-        begins = torch.arange(table.shape[1], device=table.device) * page
-        used = begins < (kv_len if lengths is None else lengths[:, None])
-        rule = "the pool has that many pages, and a page of an item's tokens is one of them"
-        return outside("Table", table, 0, pages - 1, rule, where=used)
+        begins = torch.arange(0, kv_len, int(workload.attrs["page"]), device=lengths.device)
+        return page_fault(workload, inputs["Table"], begins < lengths[:, None])
 
     def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Queries and the pool ~ N(0, 1): scores have unit variance after scaling. `contents` are known."""
@@ -252,6 +249,12 @@ class CacheTemplate(KernelTemplate):
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         *rows, columns = self.operator.outputs(workload)["O"]
         return partials(config.int("split_k"), tuple(rows), columns)
+
+
+def page_fault(workload: Workload, table: torch.Tensor, used: torch.Tensor) -> str | None:
+    """What is wrong with the first of the `used` entries of `table` that is no page of the pool."""
+    rule = "the pool has that many pages, and a page of an item's tokens is one of them"
+    return outside("Table", table, 0, workload.dims["pages"] - 1, rule, where=used)
 
 
 def weighted(

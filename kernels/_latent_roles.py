@@ -36,7 +36,8 @@ class LatentRoles:
     Attributes:
         dim: columns of values.
         dtype: of queries and keys.
-        page: keys of a page, at least those of a tile; 0 if each item has one page, and no table.
+        page: keys of a page, at least those of a tile unless `selected`; 0 if each item has one page, and no
+            table.
         scale: factor of the scores times log2(e).
         pair: whether two blocks are a cluster, for which keys are read once.
         selected: whether queries have keys of their own, which threads copy row by row.
@@ -81,6 +82,15 @@ class LatentRoles:
 
         def page_of(tensors: Any, where: Any, key: Any, last: Any) -> Any:
             return tensors["Table"][where[0], T.min(key // page, last)] if page else where[0]
+
+        # the place of a selected key is its row in a pool of pages, or else in its item
+
+        def place_of(tensors: Any, where: Any, key: Any) -> Any:
+            return tensors["Table"][where[0], key // page] * page + key % page if page else key
+
+        def element(tensors: Any, item: Any, place: Any, column: Any) -> Any:
+            at, row = (place // page, place % page) if page else (item, place)
+            return tensors["KV"][at, row, 0, column]
 
         @T.macro
         def load(tensors, at, key, tile, full, place, first, columns):  # type: ignore[no-untyped-def]
@@ -135,7 +145,7 @@ class LatentRoles:
                 chosen = T.shfl_sync(at, i)
                 T.ptx_cp_async(
                     T.access_ptr(keys[part][place, first + i, lane * CHUNK], "w", CHUNK),
-                    T.access_ptr(tensors["KV"][item, chosen, 0, part * half + lane * CHUNK], "r", CHUNK),
+                    T.access_ptr(element(tensors, item, chosen, part * half + lane * CHUNK), "r", CHUNK),
                     CHUNK,
                 )
             T.cp_async_barrier_noinc(full[part][place])
@@ -148,7 +158,7 @@ class LatentRoles:
                     chosen = T.shfl_sync(at, row)
                     T.ptx_cp_async(
                         T.access_ptr(rotated[place, first + row, column], "w", CHUNK),
-                        T.access_ptr(tensors["KV"][item, chosen, 0, dim + column], "r", CHUNK),
+                        T.access_ptr(element(tensors, item, chosen, dim + column), "r", CHUNK),
                         CHUNK,
                     )
                 T.cp_async_barrier_noinc(rotated_full[place])
@@ -233,8 +243,11 @@ class LatentRoles:
             row = thread // 32 % warps * LANE_ROWS + thread % LANE_ROWS  # whose key a thread knows
             if selected:
                 for step in T.serial(T.min(trips, STAGES[part])):
-                    at = key_of(tensors, where, begin + step * KEYS + row)
+                    at = place_of(tensors, where, key_of(tensors, where, begin + step * KEYS + row))
                     gather(tensors, shared, where[0], at, step, part, True)
+                if page:
+                    following = T.alloc_var("int32")
+                    following = key_of(tensors, where, begin + STAGES[part] * KEYS + row)
             else:
                 if copies:
                     for step in T.serial(T.min(trips, STAGES[part])):
@@ -244,7 +257,11 @@ class LatentRoles:
             for step in T.serial(trips):
                 key = begin + (step + STAGES[part]) * KEYS
                 # long before it is needed
-                at = key_of(tensors, where, key + row) if selected else page_of(tensors, where, key, last)
+                if selected and page:  # its key was read a step before, so that no thread waits for it here
+                    at = place_of(tensors, where, following)
+                    following = key_of(tensors, where, key + KEYS + row)
+                else:
+                    at = key_of(tensors, where, key + row) if selected else page_of(tensors, where, key, last)
                 place = slot(step, part)
                 wait_full(full[part], place, phase(step, part))
                 T.mbarrier_wait_parity(scaled[slot(step)], phase(step))

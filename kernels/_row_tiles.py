@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
-from ..problem.operator import Operator
+from ..problem.operator import Operator, Tensors
 from ..problem.space import Config, SearchSpace
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
@@ -73,6 +73,7 @@ class RowTemplate(KernelTemplate):
             workload.dims["n"],
             DTYPE_BYTES[workload.dtype],
             weights=self.weights,
+            tensors=2 if has_residual(workload) else 1,
             sweeps=self.sweeps,
             reduced=self.reduced(workload),
             splits=self.splits,
@@ -301,9 +302,10 @@ class RowTiles:
 
 
 def residual_adder(tiles: RowTiles) -> Any:
-    """A macro (part, added, h, kept, row, trip, u) that adds what `added` has to a step of `part`.
+    """A macro (part, added, h, kept, row, trip, u, first) that adds what `added` has to a step of `part`.
 
-    The sum is rounded to the dtype of the rows and written to h, and to shared memory if rows are kept there.
+    The sum is rounded to the dtype of the rows and written to h, from h[row, first] on, and to shared memory
+    if rows are kept there.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -311,18 +313,39 @@ def residual_adder(tiles: RowTiles) -> Any:
 
     @T.macro
     def add(  # type: ignore[no-untyped-def]
-        part: T.Buffer, added: T.Buffer, h: T.Buffer, kept: T.Buffer, row: Any, trip: Any, u: Any
+        part: T.Buffer,
+        added: T.Buffer,
+        h: T.Buffer,
+        kept: T.Buffer,
+        row: Any,
+        trip: Any,
+        u: Any,
+        first: Any = 0,
     ):
         for i, j in T.Parallel(rows, step):
             part[u, i, j] = T.cast(
                 T.cast(part[u, i, j], "float32") + T.cast(added[u, i, j], "float32"), part.dtype
             )
         col = (trip * tiles.together + u) * step
-        T.copy(part[u, :, :], h[row : row + rows, col : col + step])
+        T.copy(part[u, :, :], h[row : row + rows, first + col : first + col + step])
         if keeps:
             T.copy(part[u, :, :], kept[:, col : col + step])
 
     return add
+
+
+def has_residual(workload: Workload) -> bool:
+    """Whether rows `r` are added to those of x, and the sums, rounded to the dtype, are the output `h`."""
+    return bool(workload.attrs.get("residual"))
+
+
+def rows_and_sums(inputs: Tensors) -> "tuple[torch.Tensor, dict[str, torch.Tensor]]":
+    """The rows that an operator is about, and its reference for `h`: with a residual, the sums in float32."""
+    x = inputs["x"]
+    if "r" not in inputs:
+        return x, {}
+    sums = x.float() + inputs["r"].float()
+    return sums.to(x.dtype), {"h": sums}
 
 
 def random_rows(workload: Workload, device: str, generator: "torch.Generator") -> "torch.Tensor":

@@ -25,13 +25,6 @@ def partials(
     return {"PartO": ((split_k, *rows, columns), "float32"), "PartLSE": ((split_k, *rows), "float32")}
 
 
-def tensor_if(present: bool, shape: tuple[Any, ...], dtype: str) -> Any:
-    """The annotation of a parameter of a TileLang function that exists only if `present`."""
-    import tilelang.language as T  # noqa: N812
-
-    return T.Tensor(shape, dtype) if present else None
-
-
 def load_keys(keys: int, columns: int, page: int, by_row: bool, first_column: int = 0) -> Any:
     """A macro that copies a tile of consecutive keys of an item to shared memory.
 

@@ -24,8 +24,9 @@ from ._cache_vendor import flashinfer_decoding
 from ._exact_products import exact_products
 from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._online_softmax import online_softmax
+from ._optional_tensors import tensor_if
 from ._softmax_scale import softmax_scale
-from ._split_kv import LOWEST, combination, load_keys, normalise, tensor_if
+from ._split_kv import LOWEST, combination, load_keys, normalise
 from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:

@@ -11,21 +11,21 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..dtypes import DTYPE_BYTES
 from ..problem.axes import Axes
 from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
-from ..problem.space import Config, SearchSpace, Value
+from ..problem.space import Config, Value
 from ..problem.workload import Workload
-from ..search_spaces.row_reduction import row_space
-from ..target.spec import Target
+from ._optional_tensors import tensor_if
 from ._row_tiles import (
     RowOperator,
     RowTemplate,
     RowTiles,
     by_panels,
+    has_residual,
     random_rows,
     residual_adder,
+    rows_and_sums,
     with_compiled,
 )
 
@@ -74,12 +74,9 @@ class LayerNorm(RowOperator):
         """torch's layer_norm in float32."""
         import torch
 
-        x, shape, w, b = inputs["x"], (workload.dims["n"],), inputs["w"].float(), inputs["b"].float()
-        sums = {}
-        if has_residual(workload):
-            sums = {"h": x.float() + inputs["r"].float()}
-            x = sums["h"].to(x.dtype)
-        y = by_panels(x, lambda panel: torch.nn.functional.layer_norm(panel, shape, w, b, EPS))
+        (rows, sums), shape = rows_and_sums(inputs), (workload.dims["n"],)
+        w, b = inputs["w"].float(), inputs["b"].float()
+        y = by_panels(rows, lambda panel: torch.nn.functional.layer_norm(panel, shape, w, b, EPS))
         return {"y": y, **sums}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
@@ -130,10 +127,7 @@ class LayerNorm(RowOperator):
             of_mean = squares.mean(1, keepdim=True) / workload.dims["n"] + mean.square()
             return ((squares + of_mean) * inverse * w2 + b2).sqrt_()
 
-        if not has_residual(workload):
-            return {"y": by_panels(inputs["x"], root)}
-        h = inputs["x"] + inputs["r"]
-        return {"y": by_panels(h, root)}
+        return {"y": by_panels(rows_and_sums(inputs)[0], root)}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """Means are up to 32 times as large as what is left without them: squares of x lose its variance."""
@@ -157,21 +151,12 @@ class LayerNorm(RowOperator):
 OPERATOR = LayerNorm()
 
 
-def has_residual(workload: Workload) -> bool:
-    return bool(OPERATOR.attribute(workload.attrs, "residual"))
-
-
 class LayerNormGpu(RowTemplate):
     """`reduce_threads` neighbouring threads find the mean and the variance of a row, and then scale it."""
 
     operator = OPERATOR
     name = "layer_norm"
     weights = 2
-
-    def space(self, workload: Workload, target: Target) -> SearchSpace:
-        m, n = workload.dims["m"], workload.dims["n"]
-        tensors = 2 if has_residual(workload) else 1
-        return row_space(target, m, n, DTYPE_BYTES[workload.dtype], weights=self.weights, tensors=tensors)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -189,18 +174,14 @@ class LayerNormGpu(RowTemplate):
             value = T.cast(part[u, i, j], accumulator) - mean
             return value if tiles.is_whole else T.if_then_else(inside, value, T.cast(0.0, accumulator))
 
-        def rows_if_added() -> Any:
-            # an annotation, one for each parameter; the type of None makes no parameter of the kernel
-            return T.Tensor((m, n), dtype) if adds else type(None)
-
         @T.prim_func
         def layer_norm(  # type: ignore[no-untyped-def]
             x: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
-            r: rows_if_added(),  # type: ignore[valid-type]
+            r: tensor_if(adds, (m, n), dtype),  # type: ignore[valid-type]
             w: T.Tensor((n,), dtype),  # type: ignore[valid-type]
             b: T.Tensor((n,), dtype),  # type: ignore[valid-type]
             y: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
-            h: rows_if_added(),  # type: ignore[valid-type]
+            h: tensor_if(adds, (m, n), dtype),  # type: ignore[valid-type]
         ):
             with T.Kernel(T.ceildiv(m, rows), threads=tiles.threads) as block:
                 kept = T.alloc_shared(tiles.kept, dtype)

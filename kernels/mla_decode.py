@@ -6,7 +6,8 @@ values are the first `dim` columns of keys; the others are the rotated part. The
 of `scale` is 1/sqrt(dim + rope_dim); models take 1/sqrt(192) and other factors.
 
 The cache is that of `_kv_cache`, with one kv head. With `topk` each query has its own keys: `Indices` are
-positions in its item, and -1 stands for none. A pool of pages is then one item, whose queries are the batch.
+positions in its item, which a table of pages finds in the pool, and -1 stands for none. Such queries need no
+lengths.
 Latent vectors that no query sees must be finite: weights of 0 multiply them.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
@@ -25,13 +26,14 @@ from ..problem.workload import Workload
 from ..search_spaces import mla_decode as search_space
 from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
-from ._cache_vendor import flash_mla, flashinfer_latent
+from ._cache_vendor import chosen_places, flash_mla, flashinfer_latent
 from ._exact_products import exact_products
-from ._kv_cache import CacheOperator, CacheTemplate, weighted
+from ._kv_cache import CacheOperator, CacheTemplate, page_fault, weighted
 from ._latent_roles import LatentRoles
 from ._online_softmax import online_softmax
+from ._optional_tensors import tensor_if
 from ._softmax_scale import softmax_scale
-from ._split_kv import LOWEST, combination, load_keys, normalise, tensor_if
+from ._split_kv import LOWEST, combination, load_keys, normalise
 from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
@@ -50,7 +52,8 @@ class MlaDecode(CacheOperator):
         "topk": (0, 512, 1024, 2048),
         **CacheOperator.choices,
     }
-    # DeepSeek V3: 128 heads, of which 16 on each of 8 GPUs (MLA0, MLA1); V3.2 selects 2048 keys (MLA5)
+    # DeepSeek V3: 128 heads, of which 16 on each of 8 GPUs (MLA0, MLA1); V3.2 selects 2048 keys (MLA5),
+    # which serving engines keep in pages of 64 (MLA6)
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "MLA0": {"batch": 64, "heads": 16, "kv_len": 4096},
         "MLA1": {"batch": 128, "heads": 16, "kv_len": 8192, "page": 64, "lengths": "mixed"},
@@ -58,8 +61,12 @@ class MlaDecode(CacheOperator):
         "MLA3": {"batch": 128, "heads": 128, "kv_len": 8192, "page": 64},
         "MLA4": {"batch": 64, "heads": 128, "kv_len": 32768},
         "MLA5": {"batch": 64, "heads": 128, "kv_len": 32768, "topk": 2048},
+        "MLA6": {"batch": 64, "heads": 128, "kv_len": 32768, "topk": 2048, "page": 64},
     }
     default_names = ("MLA0", "MLA3", "MLA5")
+
+    def has_lengths(self, attrs: Mapping[str, Value]) -> bool:
+        return not self.attribute(attrs, "topk") and super().has_lengths(attrs)
 
     def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
         width, rows = Plus("dim", int(attrs["rope_dim"])), ("batch", "q_len", "heads")
@@ -70,13 +77,21 @@ class MlaDecode(CacheOperator):
         return {**inputs, "O": (*rows, "dim"), **lse}
 
     def index_fault(self, workload: Workload, inputs: Tensors) -> str | None:
-        """Also positions of selected keys that an item does not have; -1 stands for none."""
-        if fault := super().index_fault(workload, inputs):
-            return fault
+        """Also positions of selected keys that an item does not have, and the pages of selected keys only."""
+        import torch
+
         if "Indices" not in inputs:
-            return None
-        last = workload.dims["kv_len"] - 1
-        return outside("Indices", inputs["Indices"], -1, last, "a position of a key in its item, or -1")
+            return super().index_fault(workload, inputs)
+        chosen, last = inputs["Indices"], workload.dims["kv_len"] - 1
+        fault = outside("Indices", chosen, -1, last, "a position of a key in its item, or -1")
+        if fault or "Table" not in inputs:
+            return fault
+        table, page = inputs["Table"], int(workload.attrs["page"])
+        batch, pages = table.shape
+        # a further column stands for no key
+        chosen_pages = torch.where(chosen < 0, pages, chosen // page).flatten(1).long()
+        used = torch.zeros(batch, pages + 1, dtype=torch.bool, device=table.device)
+        return page_fault(workload, table, used.scatter_(1, chosen_pages, True)[:, :-1])
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         return {**super().tensor_dtypes(dtype, attrs), "Indices": "int32"}
@@ -89,10 +104,10 @@ class MlaDecode(CacheOperator):
                 f"mla_decode: dim={dim} must be a multiple of 64 and at most 512, the columns whose sums a "
                 "block keeps in registers"
             )
-        if topk and self.has_lengths(workload.attrs):
+        if topk and workload.attrs["lengths"] != "full":
             raise WorkloadError(
-                f"mla_decode: topk={topk} needs page=0 and lengths=full: give a pool of pages as one item, "
-                "and -1 as the index of a missing key"
+                f"mla_decode: lengths={workload.attrs['lengths']} must be full where topk={topk}: give -1 as "
+                "the index of a missing key"
             )
         self.check_cache(workload, width, batch * q_len * max(heads * width, topk))
 
@@ -102,14 +117,15 @@ class MlaDecode(CacheOperator):
 
         batch, _, kv_len, _, q_len, _ = workload.dims.values()
         topk, draw = int(workload.attrs["topk"]), np.random.default_rng(8)
+        known = super().contents(workload)
         if not topk:
-            return super().contents(workload)
+            return known
         indices = np.full((batch, q_len, topk), -1, np.int32)
         for query in indices.reshape(-1, topk):
             chosen = draw.permutation(kv_len)[:topk]
             query[: len(chosen)] = chosen
         indices[0, 0, topk - topk // 8 :] = -1
-        return {"Indices": indices}
+        return {**known, "Indices": indices}
 
     def attention(
         self, workload: Workload, inputs: Tensors, squared: bool
@@ -139,8 +155,8 @@ class MlaDecode(CacheOperator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """scaled_dot_product_attention, and two batched products, of an item's heads as queries of one head.
 
-        Pages, and the keys of `Indices`, are gathered in the call. FlashInfer and FlashMLA, if installed,
-        read tables.
+        Pages, and the keys of `Indices`, are gathered in the call; the places of these are known before it.
+        FlashInfer and FlashMLA, if installed, read tables.
         """
         import torch
 
@@ -148,7 +164,7 @@ class MlaDecode(CacheOperator):
         topk, scale = int(workload.attrs["topk"]), softmax_scale(workload.attrs, inputs["Q"].shape[-1])
         if topk:  # each query has its own keys
             queries, unseen = inputs["Q"].flatten(0, 1), (inputs["Indices"] < 0).view(-1, 1, topk)
-            items = torch.arange(batch, device=queries.device)[:, None, None]
+            places = chosen_places(workload, inputs).clamp(min=0)
         else:
             queries = inputs["Q"].flatten(1, 2)
             unseen = self.hidden(workload, inputs).repeat_interleave(heads, 1)
@@ -156,7 +172,7 @@ class MlaDecode(CacheOperator):
 
         def keys() -> "torch.Tensor":
             if topk:
-                return inputs["KV"][items, inputs["Indices"].clamp(min=0), 0].flatten(0, 1)
+                return inputs["KV"].flatten(0, 2)[places]
             return self.tokens(workload, inputs, "KV", slice(None))[:, :, 0]
 
         def fused() -> object:
@@ -302,6 +318,11 @@ class MlaDecodeGpu(CacheTemplate):
         def within(position: Any) -> Any:  # the last steps of an uneven division have no indices
             return position if even else T.min(position, topk - 1)
 
+        def selected_key(tensors: Any, item: Any, query: Any, position: Any, column: Any) -> Any:
+            key = T.max(tensors["Indices"][item, query, within(position)], 0)
+            at, row = (tensors["Table"][item, key // page], key % page) if page else (item, key)
+            return tensors["KV"][at, row, 0, column]
+
         @T.macro
         def hide(scores, indices, item, query, first_row, length, first):  # type: ignore[no-untyped-def]
             if topk:
@@ -373,18 +394,14 @@ class MlaDecodeGpu(CacheTemplate):
             # number of steps that is the same for all blocks
             trips = T.max(T.min(part, steps - split * part), 0) if has_lengths else part
             # pages of steps that a pipeline looks ahead at are clamped to those of the item
-            last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
+            last = T.max(T.ceildiv(length, page) - 1, 0) if page and not topk else 0
             for ko in T.Pipelined(trips, num_stages=num_stages):
                 first = (split * part + ko) * block_n
                 if topk:
                     for i, j in T.Parallel(block_n, dim):
-                        kv_tile[i, j] = tensors["KV"][
-                            item, T.max(tensors["Indices"][item, query, within(first + i)], 0), 0, j
-                        ]
+                        kv_tile[i, j] = selected_key(tensors, item, query, first + i, j)
                     for i, j in T.Parallel(block_n, rope_dim):
-                        k_rope[i, j] = tensors["KV"][
-                            item, T.max(tensors["Indices"][item, query, within(first + i)], 0), 0, dim + j
-                        ]
+                        k_rope[i, j] = selected_key(tensors, item, query, first + i, dim + j)
                 else:
                     load_latent(tensors["KV"], kv_tile, tensors["Table"], item, 0, first, last)
                     load_rope(tensors["KV"], k_rope, tensors["Table"], item, 0, first, last)
@@ -429,7 +446,7 @@ class MlaDecodeGpu(CacheTemplate):
             steps = T.ceildiv(length, block_n)
             part = T.ceildiv(steps, split_k)
             trips = T.max(T.min(part, steps - split * part), 0)
-            last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
+            last = T.max(T.ceildiv(length, page) - 1, 0) if page and not topk else 0
             where = (item, query, first_row, split, length)
             attention(tensors, where, split * part * block_n, trips, last)
 

@@ -1,6 +1,7 @@
 """quantize: q = x / s in float8 e4m3, with scales s = max|x| / 448 of rows or of groups of a row of x[m, n].
 
 The largest magnitude counts as at least 1e-4, so that no scale is zero. 448 is the largest number of e4m3.
+With `residual` the rows are those of h = x + r, rounded to the dtype, which is a third output.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -13,7 +14,17 @@ from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, Value
 from ..problem.workload import Workload
-from ._row_tiles import RowOperator, RowTemplate, RowTiles, random_rows, with_compiled
+from ._optional_tensors import tensor_if
+from ._row_tiles import (
+    RowOperator,
+    RowTemplate,
+    RowTiles,
+    has_residual,
+    random_rows,
+    residual_adder,
+    rows_and_sums,
+    with_compiled,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +37,8 @@ LEAST = 1e-4  # that max|x| counts as
 class Quantize(RowOperator):
     name = "quantize"
     # group: elements of a row that share a scale; -1: the whole row (a scale for each token)
-    attrs: ClassVar[Mapping[str, Value]] = {"group": -1}
+    attrs: ClassVar[Mapping[str, Value]] = {"group": -1, "residual": False}
+    later_attrs = ("residual",)
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"group": (-1, 128)}
     axes: ClassVar[Axes] = {"x": ("m", "n"), "q": ("m", "n"), "s": ("m", Parts("n", "group"))}
     # n: the k of a product in the public config.json of the model; m: tokens
@@ -37,26 +49,37 @@ class Quantize(RowOperator):
         "Q3": {"m": 32768, "n": 2048, "group": 128},  # the same, of its experts: 8 for each token
         "Q4": {"m": 64, "n": 7168, "group": 128},  # the same, decoding 64 sequences
         "Q5": {"m": 64, "n": 14336, "group": -1},  # Llama 3.1 8B, decoding 64 sequences
+        "Q6": {"m": 4096, "n": 8192, "group": -1, "residual": True},  # as Q0, after attention or an MLP
+        "Q7": {"m": 64, "n": 7168, "group": 128, "residual": True},  # as Q4, likewise
     }
     default_names = ("Q0", "Q2", "Q5")  # rows, groups, few rows
 
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        if not self.attribute(attrs, "residual"):
+            return self.axes
+        return {"x": ("m", "n"), "r": ("m", "n"), "q": self.axes["q"], "s": self.axes["s"], "h": ("m", "n")}
+
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """x: rows of different norms, from 2 to 32."""
+        """x: rows of different norms, from 2 to 32; r alike."""
         import torch
 
-        return {"x": random_rows(workload, device, torch.Generator(device).manual_seed(seed)).mul_(8)}
+        generator = torch.Generator(device).manual_seed(seed)
+        names = ("x", "r") if has_residual(workload) else ("x",)
+        return {name: random_rows(workload, device, generator).mul_(8) for name in names}
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         return {"q": NARROW, "s": "float32"}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         m, n = workload.dims["m"], workload.dims["n"]
-        return {"q": (m, n), "s": (m, -(-n // group_of(workload)))}
+        sums = {"h": (m, n)} if has_residual(workload) else {}
+        return {"q": (m, n), "s": (m, -(-n // group_of(workload))), **sums}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """The quotients in float32, before they are rounded to e4m3."""
-        q, s = _quantised(inputs["x"], group_of(workload))
-        return {"q": q, "s": s}
+        rows, sums = rows_and_sums(inputs)
+        q, s = _quantised(rows, group_of(workload))
+        return {"q": q, "s": s, **sums}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """Kernels of torch, and the one that its compiler makes."""
@@ -64,19 +87,28 @@ class Quantize(RowOperator):
 
         x, group = inputs["x"], group_of(workload)
 
-        def narrow() -> tuple[torch.Tensor, torch.Tensor]:
-            q, s = _quantised(x, group)
+        def narrow(rows: torch.Tensor = x) -> tuple[torch.Tensor, torch.Tensor]:
+            q, s = _quantised(rows, group)
             return q.to(torch.float8_e4m3fn), s
 
+        if has_residual(workload):
+            r = inputs["r"]
+
+            def added() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+                h = x + r
+                return *narrow(h), h
+
+            return with_compiled("torch add, amax, div, to", added, x)
         return with_compiled("torch amax, div, to", narrow, x)
 
     def flops(self, workload: Workload) -> int:
-        """Two operations per element: compare and multiply."""
-        return 2 * workload.dims["m"] * workload.dims["n"]
+        """Two operations per element: compare and multiply. A residual adds one."""
+        return (2 + has_residual(workload)) * workload.dims["m"] * workload.dims["n"]
 
     def min_bytes(self, workload: Workload) -> int:
         m, n = workload.dims["m"], workload.dims["n"]
-        return m * n * (self.element_bytes(workload) + 1) + 4 * m * -(-n // group_of(workload))
+        tensors = 3 if has_residual(workload) else 1  # beside q and s
+        return m * n * (tensors * self.element_bytes(workload) + 1) + 4 * m * -(-n // group_of(workload))
 
     def max_relative_error(self, workload: Workload) -> float:
         """Twice the error of rounding q to e4m3, whose 3 bits of a significand are off by 1/16 at most."""
@@ -88,9 +120,10 @@ class Quantize(RowOperator):
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """Other numbers, of 2^-9 of the size; the first row is zero, whose scale has its least value."""
-        x = self.inputs(workload, device, seed + 1)["x"].mul_(2.0**-9)
-        x[0] = 0
-        return SecondInputs({"x": x})
+        tensors = self.inputs(workload, device, seed + 1)
+        for rows in tensors.values():
+            rows.mul_(2.0**-9)[0] = 0
+        return SecondInputs(tensors)
 
 
 def group_of(workload: Workload) -> int:
@@ -132,19 +165,25 @@ class QuantizeGpu(RowTemplate):
         group = group_of(workload)
         groups = -(-n // group)
         tiles = RowTiles(config, group)
-        read = tiles.reader()
+        adds = has_residual(workload)
+        load, read, add_residual = tiles.loader(), tiles.reader(), residual_adder(tiles)
         rows, lanes, step, together, keep = tiles.rows, tiles.lanes, tiles.step, tiles.together, tiles.keep
 
         @T.prim_func
         def quantize(  # type: ignore[no-untyped-def]
             x: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+            r: tensor_if(adds, (m, n), dtype),  # type: ignore[valid-type]
             q: T.Tensor((m, n), NARROW),  # type: ignore[valid-type]
             s: T.Tensor((m, groups), accumulator),  # type: ignore[valid-type]
+            h: tensor_if(adds, (m, n), dtype),  # type: ignore[valid-type]
         ):
             # neighbouring blocks have neighbouring groups of the same rows
             with T.Kernel(groups * T.ceildiv(m, rows), threads=tiles.threads) as b:
                 kept = T.alloc_shared(tiles.kept, dtype)
                 part = T.alloc_fragment(tiles.part, dtype)
+                if adds:
+                    added = T.alloc_fragment(tiles.part, dtype)
+                    T.annotate_layout({added: tiles.part_layout()})
                 narrow = T.alloc_fragment(tiles.part, NARROW)
                 highest = T.alloc_fragment((rows, lanes), accumulator)
                 scale = T.alloc_fragment((rows,), accumulator)
@@ -157,10 +196,16 @@ class QuantizeGpu(RowTemplate):
                 )
                 row, first = b // groups * rows, b % groups * group
                 T.fill(highest, LEAST)
-                if keep == "shared":
+                if keep == "shared" and not adds:
                     T.copy(x[row, first], kept)
                 for trip in T.serial(tiles.trips):
-                    read(x, kept, part, row, trip, first)
+                    if adds:
+                        load(x, part, row, trip, first)
+                        load(r, added, row, trip, first)
+                        for u in T.unroll(together):
+                            add_residual(part, added, h, kept, row, trip, u, first)
+                    else:
+                        read(x, kept, part, row, trip, first)
                     for u in T.unroll(together):
                         for i, lane in T.Parallel(rows, lanes):
                             for v in T.unroll(tiles.vector):
@@ -175,7 +220,8 @@ class QuantizeGpu(RowTemplate):
                     scale[i] = MOST / scale[i]
                 for trip in T.serial(tiles.trips):
                     if keep != "registers":
-                        read(x, kept, part, row, trip, first)
+                        # of sums each thread reads what it has written itself
+                        read(h if adds else x, kept, part, row, trip, first)
                     for u in T.unroll(together):
                         for i, j in T.Parallel(rows, step):
                             narrow[u, i, j] = T.cast(T.cast(part[u, i, j], accumulator) * scale[i], NARROW)

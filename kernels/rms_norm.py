@@ -17,13 +17,20 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import rms_norm as search_space
 from ..target.spec import Target
-from ._row_tiles import RowTiles, random_rows, residual_adder, with_compiled
+from ._row_tiles import (
+    RowTiles,
+    by_panels,
+    has_residual,
+    random_rows,
+    residual_adder,
+    rows_and_sums,
+    with_compiled,
+)
 
 if TYPE_CHECKING:
     import torch
 
 EPS = 1e-6
-PANEL = 1 << 26  # most elements that the reference converts to float32 at once
 
 
 class RmsNorm(Operator):
@@ -82,16 +89,11 @@ class RmsNorm(Operator):
         return {"y": shape, "h": shape} if has_residual(workload) else {"y": shape}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """torch's rms_norm in float32, by panels of rows that keep the copies small."""
+        """torch's rms_norm in float32."""
         import torch
 
-        x, w = inputs["x"], inputs["w"].float()
-        n, sums = workload.dims["n"], {}
-        if has_residual(workload):
-            sums = {"h": x.float() + inputs["r"].float()}
-            x = sums["h"].to(x.dtype)
-        panels = x.split(max(1, PANEL // n))
-        y = torch.cat([torch.nn.functional.rms_norm(panel.float(), (n,), w, EPS) for panel in panels])
+        (rows, sums), shape, w = rows_and_sums(inputs), (workload.dims["n"],), inputs["w"].float()
+        y = by_panels(rows, lambda panel: torch.nn.functional.rms_norm(panel, shape, w, EPS))
         return {"y": y, **sums}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
@@ -146,10 +148,6 @@ class RmsNorm(Operator):
 
 
 OPERATOR = RmsNorm()
-
-
-def has_residual(workload: Workload) -> bool:
-    return bool(OPERATOR.attribute(workload.attrs, "residual"))
 
 
 class RmsNormGpu(KernelTemplate):

@@ -54,7 +54,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     rows, alone = (heads, q_len) if topk else (heads * q_len, 1)
     element_bytes = DTYPE_BYTES[workload.dtype]
     key_tiles = (16, 32) if hip else (32, 64, 128)  # an LDS of 64 KiB has no room for more
-    has_lengths = workload.attrs["page"] != 0 or workload.attrs["lengths"] != "full"
+    has_lengths = topk == 0 and (workload.attrs["page"] != 0 or workload.attrs["lengths"] != "full")
     page = int(workload.attrs["page"])
     # a tile of rotated keys has room for the weights; a copy through TMA reads one page, and the threads of
     # a warp copy half of a selected key

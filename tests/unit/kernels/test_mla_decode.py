@@ -14,6 +14,7 @@ from tilesight.kernels import operator, templates
 from tilesight.lowering.lower import lower
 from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
+from tilesight.runner.vendors import vendor_fault
 from tilesight.target.spec import load_target
 
 MLA = operator("mla_decode")
@@ -25,7 +26,8 @@ MLA = operator("mla_decode")
     [
         pytest.param("batch=2,heads=10,kv_len=128,q_len=2,page=64,lengths=mixed", 1, marks=pytest.mark.full),
         # 16 steps in three parts, and more indices than keys
-        ("batch=2,heads=20,kv_len=500,q_len=2,topk=512,lse=true", 3),
+        pytest.param("batch=2,heads=20,kv_len=500,q_len=2,topk=512,lse=true", 3, marks=pytest.mark.full),
+        ("batch=2,heads=20,kv_len=448,q_len=2,topk=512,page=64,lse=true", 3),
     ],
 )
 def test_tile_program_is_right(shape: str, split_k: int, tmp_path: Path) -> None:
@@ -57,6 +59,22 @@ def test_all_keys_as_indices_are_dense_attention() -> None:
     assert torch.equal(inputs["KV"], known["KV"])
     known["Indices"] = torch.stack([torch.randperm(512) for _ in range(2)]).view(2, 1, 512).int()
     torch.testing.assert_close(MLA.reference(sparse, known), MLA.reference(dense, inputs))
+
+
+def test_selected_keys_are_found_in_pages() -> None:
+    shape = "batch=2,heads=4,kv_len=640,dim=64,q_len=2,topk=512"
+    alone, paged = (MLA.workload(f"{shape}{more}", "float16") for more in ("", ",page=64"))
+    inputs = MLA.inputs(paged, "cpu", 1)
+    assert list(inputs) == ["Q", "KV", "Table", "Indices"]
+    assert not torch.equal(inputs["Table"].flatten(), torch.arange(20))
+    keys = inputs["KV"][inputs["Table"]].view(2, 640, 1, 128)
+    gathered = {"Q": inputs["Q"], "KV": keys, "Indices": inputs["Indices"]}
+    reference = MLA.reference(paged, inputs)
+    torch.testing.assert_close(reference, MLA.reference(alone, gathered))
+    for call in MLA.vendor(paged, inputs).values():
+        assert not vendor_fault(MLA, paged, call(), reference)
+    assert MLA.flops(paged) == MLA.flops(alone)
+    assert MLA.min_bytes(paged) == MLA.min_bytes(alone) + 4 * 20  # the table
 
 
 def test_costs_count_selected_keys_once() -> None:
@@ -113,6 +131,13 @@ def test_roles_need_many_heads_and_whole_tiles(shape: str) -> None:
     assert "schedule" not in {parameter.name for parameter in space.parameters}
 
 
+@pytest.mark.parametrize("shape", ["MLA5", "MLA6", "batch=8,heads=128,kv_len=4096,page=16,topk=2048"])
+def test_roles_copy_selected_keys_from_pages_of_any_size(shape: str) -> None:
+    default = TEMPLATE.default_config(MLA.workload(shape), load_target("h200"))
+    assert default is not None
+    assert (default["schedule"], default["gather"]) == ("overlapped", "by_row")
+
+
 @pytest.mark.full
 def test_weights_reach_products_that_other_threads_issue() -> None:
     """Threads that write weights make them visible to wgmma before they report them; a cluster meets at both
@@ -130,7 +155,8 @@ def test_weights_reach_products_that_other_threads_issue() -> None:
     ("shape", "message"),
     [
         ("batch=1,heads=16,kv_len=64,dim=576", "dim=576 must be a multiple of 64 and at most 512"),
-        ("batch=1,heads=16,kv_len=64,page=64,topk=512", "topk=512 needs page=0 and lengths=full"),
+        ("batch=1,heads=16,kv_len=64,lengths=mixed,topk=512", "lengths=mixed must be full where topk=512"),
+        ("batch=1,heads=16,kv_len=100,page=64,topk=512", "kv_len=100.*must be a multiple of page=64"),
         ("batch=128,heads=128,kv_len=32768", "split the batch"),
         ("batch=1,heads=16,kv_len=64,topk=100", "topk=100 must be one of"),
     ],

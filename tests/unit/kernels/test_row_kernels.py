@@ -9,13 +9,14 @@ import torch
 
 from tests.support.cpu_programs import built_c, on_cpu
 from tilesight.errors import WorkloadError
-from tilesight.kernels import _row_tiles, operator, templates
+from tilesight.kernels import _row_tiles, operator, quantize, templates
 from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
 from tilesight.runner.verify import check_outputs
 
 # two rows a thread, several trips, and rows and columns left over
 ROWS = {"block_m": 4, "threads": 64, "reduce_threads": 32, "vector": 4, "unroll": 1}
+GROUPS = {**ROWS, "block_m": 16, "reduce_threads": 8}  # four steps of a group of 128
 GATE = {"block_m": 4, "threads": 32, "reduce_threads": 16, "vector": 4}
 PAIRS = {"block_m": 8, "block_h": 4, "threads": 32, "vector": 4}
 TILE = {"block_m": 2, "block_n": 128, "threads": 32, "vector": 4}
@@ -47,6 +48,13 @@ CI = pytest.mark.full
         pytest.param(
             "rms_norm", "m=7,n=200,residual=true", {**ROWS, "keep": "global", "unroll": 2}, marks=CI
         ),
+        ("quantize", "m=17,n=200,group=128,residual=true", {**GROUPS, "keep": "shared"}),
+        pytest.param(
+            "quantize", "m=7,n=300,group=128,residual=true", {**GROUPS, "keep": "registers"}, marks=CI
+        ),
+        pytest.param(
+            "quantize", "m=7,n=200,residual=true", {**ROWS, "keep": "global", "unroll": 2}, marks=CI
+        ),
         pytest.param("silu_mul", "m=7,n=200", TILE, marks=CI),
         pytest.param("rope", "tokens=7,heads=6,head_dim=24", PAIRS, marks=CI),
         pytest.param("topk_gate", "m=7,experts=60,topk=6", GATE, marks=CI),
@@ -61,6 +69,9 @@ def test_tile_program_is_right(
     monkeypatch.setattr(T, "annotate_layout", lambda _: None)  # local arrays have none
     monkeypatch.setattr(T, "async_copy", T.copy)
     monkeypatch.setattr(T, "ptx_wait_group", lambda _: None)
+    # TileLang's C backend has neither of these
+    monkeypatch.setattr(quantize, "NARROW", "float32")
+    monkeypatch.setattr(T, "abs", lambda number: T.max(number, -number))
     ours, asked = operator(name), workload(name, shape)
     with on_cpu():
         run = built_c(templates(name)[0].build(asked, Config(config)), tmp_path)
@@ -91,6 +102,7 @@ def test_tile_program_is_right(
         ("rms_norm", "m=33,n=57,residual=true"),
         ("quantize", "m=64,n=1000"),
         ("quantize", "m=64,n=1000,group=128"),
+        ("quantize", "m=64,n=1000,group=128,residual=true"),
         ("rope", "tokens=64,heads=4,head_dim=6"),
     ],
 )
@@ -157,6 +169,24 @@ def test_a_group_of_zeros_has_a_scale_and_the_last_group_may_be_short() -> None:
     largest = extreme.tensors["x"][1:, 128:].float().abs().amax(1)
     torch.testing.assert_close(found["s"][1:, 1], largest / 448)
     assert found["q"][1:].abs().amax() == pytest.approx(448)
+
+
+def test_a_residual_is_rounded_before_rows_are_quantised() -> None:
+    ours = operator("quantize")
+    asked, plain = (ours.workload(f"m=9,n=300,group=128{more}") for more in (",residual=true", ""))
+    assert plain.key == "quantize(m=9,n=300;group=128,dtype=bfloat16)"  # keys of recorded measurements hold
+    inputs = ours.inputs(asked, "cpu", 1)
+    found = ours.reference(asked, inputs)
+    h = inputs["x"] + inputs["r"]
+    assert torch.equal(found.pop("h").to(torch.bfloat16), h)
+    assert not torch.equal(h.float(), inputs["x"].float() + inputs["r"].float())
+    alone = ours.reference(plain, {"x": h})
+    assert all(torch.equal(found[name], alone[name]) for name in ("q", "s"))
+    assert ours.min_bytes(asked) == ours.min_bytes(plain) + 2 * 2 * 9 * 300
+    assert ours.flops(asked) == ours.flops(plain) + 9 * 300
+    (baseline,) = ours.vendor(asked, inputs).values()
+    for output, right in zip(baseline(), (*alone.values(), h), strict=True):
+        assert torch.equal(output, right.to(output.dtype))
 
 
 @pytest.mark.parametrize(("name", "weights"), [("rms_norm", 1), ("layer_norm", 2)])

@@ -397,6 +397,7 @@ class LatentWrapper:
         "batch=2,heads=4,kv_len=128,dim=64,page=64,q_len=2,lengths=mixed",
         "batch=2,heads=4,kv_len=600,dim=64,topk=512",
         "batch=2,heads=4,kv_len=600,dim=64,topk=512,q_len=2",
+        "batch=2,heads=4,kv_len=640,dim=64,topk=512,q_len=2,page=64",
     ],
 )
 def test_flashinfer_reads_latent_vectors(install: Install, shape: str) -> None:
@@ -435,12 +436,12 @@ def test_flash_mla(install: Install, attrs: str) -> None:
     assert not fault("mla_decode", f"batch=2,heads=4,kv_len=128,dim=64{attrs}", "FlashMLA")
 
 
-@pytest.mark.parametrize("attrs", ["", ",q_len=2"])
+@pytest.mark.parametrize("attrs", ["", ",q_len=2", ",page=64"])
 def test_flash_mla_with_chosen_keys(install: Install, attrs: str) -> None:
     def flash_mla_sparse_fwd(
         q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int
     ) -> tuple[Tensor, None, None]:
-        assert kv.shape[:2] == (1200, 1)
+        assert kv.shape[:2] == (1280, 1)
         assert (indices.shape[1:], indices.dtype) == ((1, 512), torch.int32)
         found = []
         for query, places in zip(q, indices[:, 0], strict=True):
@@ -449,7 +450,7 @@ def test_flash_mla_with_chosen_keys(install: Install, attrs: str) -> None:
         return torch.stack(found).to(q.dtype), None, None
 
     install("flash_mla", flash_mla_sparse_fwd=flash_mla_sparse_fwd)
-    assert not fault("mla_decode", f"batch=2,heads=4,kv_len=600,dim=64,topk=512{attrs}", "FlashMLA")
+    assert not fault("mla_decode", f"batch=2,heads=4,kv_len=640,dim=64,topk=512{attrs}", "FlashMLA")
 
 
 # packed weights

@@ -15,6 +15,7 @@ from tilesight.problem.index_values import not_rising, outside
 
 CACHE = "flash_decoding", "batch=3,heads=4,kv_heads=2,kv_len=64,head_dim=16,page=16,lengths=mixed"
 LATENT = "mla_decode", "batch=2,heads=16,kv_len=640,topk=512"
+PAGED = "mla_decode", f"{LATENT[1]},page=64"
 ROWS = "grouped_matmul", "tokens=64,groups=4,n=32,k=32"
 MASKED = "grouped_matmul", "tokens=64,groups=4,n=32,k=32,rows=masked"
 PACKED = "flash_attention_varlen", "batch=3,tokens=60,tokens_kv=90,heads=2,head_dim=16"
@@ -41,6 +42,8 @@ def put(name: str, place: tuple[int, ...], value: int) -> Callable[[dict[str, to
         (CACHE, put("Table", (0, 3), -1), r"Table\[0, 3\] is -1 and must be 0 to 11"),
         (CACHE, put("Lengths", (2,), 65), r"Lengths\[2\] is 65 and must be 0 to 64: an item has room for"),
         (LATENT, put("Indices", (1, 0, 7), 640), r"Indices\[1, 0, 7\] is 640 and must be -1 to 639"),
+        (PAGED, put("Indices", (1, 0, 7), -2), r"Indices\[1, 0, 7\] is -2 and must be -1 to 639"),
+        (PAGED, put("Table", (1, 9), 20), r"Table\[1, 9\] is 20 and must be 0 to 19: the pool has that many"),
         (ROWS, put("ends", (0,), 1), r"ends\[0\] is 1 and must be 0, where the first of the groups begins"),
         (ROWS, put("ends", (2,), 99), r"ends\[3\] is \d+, less than the 99 before it"),
         (ROWS, put("ends", (4,), 65), r"ends\[4\] is 65 and must be at most 64, the number of rows"),
@@ -82,6 +85,11 @@ def test_values_that_no_kernel_reads_may_be_anything() -> None:
     chosen = experts.inputs(experts.workload(EXPERTS[1]), "cpu", 1)
     chosen["Ids"][0, 0] = -7
     assert experts.index_fault(experts.workload(EXPERTS[1]), chosen) is None
+    latent = operator(PAGED[0])
+    selected = latent.inputs(latent.workload(PAGED[1]), "cpu", 1)
+    selected["Indices"][1] = torch.tensor([127, -1]).repeat(256)  # keys of the second page, and none
+    selected["Table"][1, 0], selected["Table"][1, 2:] = -7, 10**6
+    assert latent.index_fault(latent.workload(PAGED[1]), selected) is None
     lists = operator(LISTED[0])
     listed = lists.inputs(lists.workload(LISTED[1]), "cpu", 1)
     listed["counts"][0, 0, 0], listed["indices"][0, 0, 0, 1:] = 1, 99
