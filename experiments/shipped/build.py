@@ -82,14 +82,16 @@ class Job:
 
 
 def jobs(targets: Sequence[str], only: Sequence[str], *, every: bool) -> list[Job]:
-    """The default workloads of all operators of one GPU, or `every` published one; the first ones of all
-    operators first, since a limit may cut the end of the list."""
+    """The default workloads of all operators of one GPU, or `every` published one, or those of `only`; the
+    first ones of all operators first, since a limit may cut the end of the list."""
+    chosen = [entry.partition(":") for entry in only]  # OPERATOR, or OPERATOR:SHAPE
     found = []
     for target in targets:
         for name in operators():
             one = operator(name)
-            if not one.communicates and (not only or name in only):
-                shapes = one.named if every else one.default_names
+            if not one.communicates and (not only or name in (of for of, _, _ in chosen)):
+                shapes = [shape for of, _, shape in chosen if of == name and shape]
+                shapes = shapes or list(one.named if every else one.default_names)
                 found += [(position, Job(target, name, shape)) for position, shape in enumerate(shapes)]
     return [job for _, job in sorted(found, key=itemgetter(0))]
 
@@ -367,7 +369,7 @@ def main() -> None:
     tuning = steps.add_parser("tune", help="run the sessions")
     tuning.add_argument("--out", type=Path, required=True, help="folder of the databases")
     tuning.add_argument("--targets", default="h200,a100,mi300x", help="by commas")
-    tuning.add_argument("--only", default="", help="operators, by commas [default: all]")
+    tuning.add_argument("--only", default="", help="operators, or OPERATOR:SHAPE, by commas [default: all]")
     tuning.add_argument("--all", action="store_true", help="every published workload, not the default ones")
     tuning.add_argument("--reverse", action="store_true", help="the last one first, beside another call")
     tuning.add_argument("--effort", default="quick")
