@@ -67,13 +67,13 @@ def products(
 
 
 @functools.lru_cache(maxsize=1)
-def _autotuned(workload: object) -> Callable[..., object]:
+def _autotuned(_workload: object) -> Callable[..., object]:
     """A product as torch.compile makes it: it measures the library's kernels and its own ones in Triton.
 
     Without torch's own CUDA graphs, which copy the inputs; other baselines are launched as they are, too.
 
     Args:
-        workload: what a product is compiled for: sizes, dtype and epilogue.
+        _workload: what a product is compiled for, which the cache tells apart: sizes, dtype and epilogue.
     """
     import torch
 
@@ -87,7 +87,8 @@ def _autotuned(workload: object) -> Callable[..., object]:
         return activation(total) if activation else total
 
     torch.compiler.reset()  # it compiles a function for a few shapes, and then no more
-    return torch.compile(product, mode="max-autotune-no-cudagraphs", dynamic=False)
+    compiled: Callable[..., object] = torch.compile(product, mode="max-autotune-no-cudagraphs", dynamic=False)
+    return compiled
 
 
 def _unlike(a: torch.Tensor, b: torch.Tensor, library: str) -> dict[str, Call]:
