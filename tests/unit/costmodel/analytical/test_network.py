@@ -139,6 +139,33 @@ def test_rows_go_to_experts_and_sums_return() -> None:
     assert not any(kernel.collective for kernel in gathered.kernels[3:-1])
 
 
+@pytest.mark.parametrize(("group", "limiting"), [(8, False), (1, True)])
+def test_keys_cross_the_network_beside_attention(group: int, limiting: bool) -> None:
+    """With as many heads of keys as of queries they take longer than attention of short sequences."""
+    ours = operator("context_parallel_flash_attention")
+    template = template_for(ours.name, NODE, "bfloat16")
+    workload = ours.workload_on(NODE, f"batch=1,heads=64,seq_len=512,head_dim=128,group={group}")
+    default = template.default_config(workload, NODE)
+    assert default is not None
+    assert default["algorithm"] == "push"
+    library = {name: value for name, value in default.items() if name not in ("senders", "chunk_rows")}
+    found = []
+    for config in (default, Config({**library, "algorithm": "sequential"})):
+        assert config in template.space(workload, NODE)
+        profiled = lower_and_profile(Candidate(workload, NODE, template, config))
+        assert isinstance(profiled, Profiled)
+        found.append(profiled.kernels)
+    meeting, attention = found[0]
+    assert sent(attention) == {"store": pytest.approx(3 * 2 * 512 * 64 // group * 128 * 2, rel=0.04)}
+    names = [one.collective.name for one in found[1] if one.collective]
+    assert names == ["all_gather", "all_gather"]
+    push, sequential = (AnalyticalModel().predict(kernels, NODE) for kernels in found)
+    assert push.latency_us < sequential.latency_us
+    assert (push.limiting == NETWORK) == limiting
+    assert sequential.terms_us[NETWORK] > push.terms_us[NETWORK] > 0
+    assert meeting.meetings == 1
+
+
 def written_to(kernel: KernelProfile, row: int) -> float:
     """Rows that plain stores of 16 bytes write, of so many bytes each."""
     return sum(
