@@ -13,12 +13,14 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import UNMEASURED_UNCERTAINTY
+from tilesight.costmodel.analytical.headroom import limits
 from tilesight.costmodel.analytical.network import NETWORK, NOTE, network_use, sends
 from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import LearnedModel
 from tilesight.costmodel.network.collectives import predict_collective
 from tilesight.costmodel.network.transfers import LevelNetwork
 from tilesight.executor.tasks import Profiled, lower_and_profile
+from tilesight.explanation.view import view
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.config import Config
@@ -294,6 +296,20 @@ def test_the_network_limits_what_sends_more_than_it_computes() -> None:
         )
     )
     assert AnalyticalModel().predict([more], NODE).limiting == NETWORK
+
+
+@pytest.mark.parametrize("way", ["push", "sequential"])
+def test_an_explanation_names_the_network_where_it_limits(way: str) -> None:
+    """Barriers and collectives of the library have no registers to explain."""
+    kernels, model = profiles(way), AnalyticalModel()
+    explained = view(kernels, model.predict(kernels, NODE), NODE)
+    gains = {limit.name: limit.gain for limit in explained.limits.limits}
+    assert gains["network"] > 0
+    assert (explained.limits.limits[0].name == "network") == (way == "push")
+    text = " ".join(explained.findings)
+    assert ("The largest cost is the network between devices" in text) == (way == "push")
+    alone = [kernel for kernel in kernels if not kernel.communicates]
+    assert "network" not in {limit.name for limit in limits(alone, NODE, 1.0).limits}
 
 
 def test_a_barrier_takes_its_launch_and_a_flag() -> None:
