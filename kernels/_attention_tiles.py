@@ -4,6 +4,7 @@ A block has `block_m` queries and visits tiles of `block_n` keys in ascending or
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,10 @@ class AttentionTiles:
         if self.packed:
             return tensor[item[1] + key : item[1] + key + self.block_n, head, 0 : self.width]
         return tensor[item, key : key + self.block_n, head, 0 : self.width]
+
+    def read(self, tensor: Any, where: tuple[Any, ...], key: Any, copy: Callable[[Any], Any]) -> Any:
+        """Calls `copy` with the rows of `keys`, for one warp that copies them."""
+        return copy(self.keys(tensor, where, key))
 
     def writer(self) -> Any:
         """A macro `write(o_tile, O, where)` that copies a tile of the output to memory."""

@@ -7,6 +7,8 @@ their products one after the other, so that the softmax of one group also overla
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ._attention_tiles import AttentionTiles
@@ -19,12 +21,26 @@ WIDE = 192  # columns of the widest wgmma that compiles with half the registers 
 FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
 
 
+@dataclass(frozen=True)
+class Others:
+    """Blocks of a kernel whose blocks stay that compute no attention.
+
+    Attributes:
+        blocks: their number. They are the first ones.
+        act: a macro `(block)` for all threads: what such a block does, nothing of other blocks.
+    """
+
+    blocks: int
+    act: Callable[[Any], Any]
+
+
 def overlapped_attention(
     tiles: AttentionTiles,
     num_stages: int,
     threads: int,
     turns: bool,
     stay: int,
+    others: Others | None = None,
 ) -> Any:
     """A macro `attention(tensors, grid, place)`: the whole kernel.
 
@@ -34,6 +50,7 @@ def overlapped_attention(
         threads: threads that compute.
         turns: whether their groups take turns.
         stay: blocks that stay and take one position of the grid after the other; 0: a block for each.
+        others: further blocks, beside those that stay.
 
     Returns:
         The macro. `sink`, `length` and `LSE` may be None. `place(tensors, i0, i1, i2)` is a function or macro
@@ -48,17 +65,30 @@ def overlapped_attention(
     update = online_softmax(block_m, block_n, tiles.scale, from_finite=tiles.from_finite)
 
     stages = Stages(num_stages, pair=False)
+    first_worker = others.blocks if others else 0
+
+    def worker(block: Any) -> Any:
+        """Of the blocks that stay, the number of this one; the model evaluates it for others, too."""
+        return T.max(block - first_worker, 0) if others else block
+
+    def turns_of(block: Any, positions: Any) -> Any:
+        return T.if_then_else(block < first_worker, 0, positions) if others else positions
 
     # tiles of keys and values are counted over all positions of a block: `done` came before this one
 
     @T.macro
     def load(source, target, full, free, tile, where, key):  # type: ignore[no-untyped-def]
         T.mbarrier_wait_parity(free[stages.slot(tile)], 1 - stages.phase(tile))
-        T.tma_copy(
-            tiles.keys(source, where, key),
-            target[stages.slot(tile), :, :],
-            barrier=full[stages.slot(tile)],
-            leader_scope_threads=32,
+        tiles.read(
+            source,
+            where,
+            key,
+            lambda rows: T.tma_copy(
+                rows,
+                target[stages.slot(tile), :, :],
+                barrier=full[stages.slot(tile)],
+                leader_scope_threads=32,
+            ),
         )
         if T.shuffle_elect(32):
             T.mbarrier_arrive(full[stages.slot(tile)])
@@ -151,9 +181,9 @@ def overlapped_attention(
         if stay:
             positions, done = math.prod(grid), T.alloc_var("int32", init=0)
             # to and fro: the block with the longest position of a turn has the shortest one of the next turn
-            last = block + positions // stay % 2 * (stay - 1 - 2 * block)
-            for turn in T.serial(T.ceildiv(positions - last, stay)):
-                index = turn * stay + block + turn % 2 * (stay - 1 - 2 * block)
+            last = worker(block) + positions // stay % 2 * (stay - 1 - 2 * worker(block))
+            for turn in T.serial(turns_of(block, T.ceildiv(positions - last, stay))):
+                index = turn * stay + worker(block) + turn % 2 * (stay - 1 - 2 * worker(block))
                 column, rest = index % grid[0], index // grid[0]
                 where = place(tensors, column, rest % grid[1], rest // grid[1])
                 role(tensors, shared, where, turn, done)
@@ -163,7 +193,7 @@ def overlapped_attention(
 
     @T.macro
     def attention(tensors, grid, place):  # type: ignore[no-untyped-def]
-        with T.Kernel(*((stay,) if stay else grid), threads=threads + GROUP) as block:
+        with T.Kernel(*((first_worker + stay,) if stay else grid), threads=threads + GROUP) as block:
             q_tile = T.alloc_shared((block_m, width), dtype)
             k_tile = T.alloc_shared((num_stages, block_n, width), dtype)
             v_tile = T.alloc_shared((num_stages, block_n, width), dtype)
@@ -174,6 +204,8 @@ def overlapped_attention(
             v_full, v_free = T.alloc_barrier([1] * num_stages), T.alloc_barrier([threads // 32] * num_stages)
             shared = (q_tile, k_tile, v_tile, o_tile, q_full, q_free, k_full, k_free, v_full, v_free)
             thread = T.get_thread_binding()
+            if others is not None:
+                others.act(block)
             if groups == 1 and max(block_n, width) <= WIDE:
                 T.annotate_min_blocks_per_sm(2)
             # not T.ws, between whose branches TileLang 0.1.15 synchronises all threads

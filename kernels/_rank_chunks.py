@@ -1,8 +1,8 @@
-"""Rows of a rank that blocks of their own copy to all peers, by chunks, beside a product that reads them.
+"""Rows of a rank that blocks of their own copy to all peers, by chunks, beside tiles that read them.
 
-Some blocks of the product's kernel copy and compute nothing. Each rank sends to the peer before it first,
-then to the one before that. A rank takes its own rows, then those of the rank after it, so rows arrive in the
-order in which they are taken, and at any time each rank sends to one peer and gets from one.
+Some blocks of the kernel that computes tiles copy and compute nothing. Each rank sends to the peer before it
+first, then to the one before that. A rank takes its own rows, then those of the rank after it, so rows arrive
+in the order in which they are taken, and at any time each rank sends to one peer and gets from one.
 
 Every chunk has a flag at its destination, which one block raises when the whole chunk is there. Its number
 is that of the last barrier, so flags only grow and are never reset. Tiles wait for the chunks that they read.
@@ -18,7 +18,7 @@ from typing import Any
 from ..dtypes import DTYPE_BYTES
 from ..problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT
 from ._rank_tiles import RankTiles
-from ._ranks import Tensor, announcement, chosen_pointer, on_rank, pointer_parameters
+from ._ranks import Tensor, announcement, chosen_pointer, on_each, on_rank, pointer_parameters
 from ._scheduled_tiles import GROUP
 
 VECTOR_BYTES = 16  # of a lane's access
@@ -26,18 +26,37 @@ VECTORS = 8  # that a thread has in flight
 
 
 @dataclass(frozen=True)
+class SharedRows:
+    """Rows that are spread over ranks, for tiles that are not those of a product (`RankTiles`).
+
+    Attributes:
+        rows: of a rank.
+        depth: elements of a row.
+        world: number of ranks.
+        dtype: of an element.
+        threads: of a block of the kernel.
+    """
+
+    rows: int
+    depth: int
+    world: int
+    dtype: str
+    threads: int
+
+
+@dataclass(frozen=True)
 class Chunks:
     """The chunks of the rows of each rank.
 
     Attributes:
-        tiles: of the product. A chunk has whole rows of A.
+        tiles: of a product, or what other tiles read. A chunk has whole rows.
         height: rows of a chunk, which divide those of a rank.
         senders: blocks that copy.
-        by_tma: whether they copy boxes of the size of tiles of A through shared memory, by one warp; else
-            words, by all threads.
+        by_tma: whether they copy boxes of the size of tiles of A through shared memory, by one warp (of a
+            product alone); else words, by all threads.
     """
 
-    tiles: RankTiles
+    tiles: RankTiles | SharedRows
     height: int
     senders: int
     by_tma: bool = False
@@ -113,11 +132,12 @@ class Gathering:
     """The tensors of a gathering: the rows of each rank, where those of peers go, and flags.
 
     Attributes:
-        own: rows of each rank.
+        own: rows of each rank, or those of this one alone.
         gathered: of each rank, of shape (world, rows, columns).
         flags: of barriers.
         arrived: of chunks.
         rank: which of them this one is.
+        more: `own` and `gathered` of further tensors, whose rows go along: a chunk has the same rows of all.
     """
 
     own: Sequence[Any]
@@ -125,6 +145,12 @@ class Gathering:
     flags: Sequence[Any]
     arrived: Sequence[Any]
     rank: Any
+    more: Sequence[tuple[Sequence[Any], Sequence[Any]]] = ()
+
+    @property
+    def pairs(self) -> Sequence[tuple[Sequence[Any], Sequence[Any]]]:
+        """`own` and `gathered` of all tensors."""
+        return ((self.own, self.gathered), *self.more)
 
 
 def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -193,17 +219,21 @@ def words_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) 
                     peer[rank, word // of_row, word % of_row * width + lane] = held[i, lane]
 
     @T.macro
-    def move(gathering, peer, first, last, held):  # type: ignore[no-untyped-def]
-        rank = gathering.rank
-        on_rank(rank, gathering.own, lambda own: fetch(own, first, last, held))
-        on_rank(peer, gathering.gathered, lambda there: store(there, rank, first, last, held))
+    def move(pair, rank, peer, first, last, held):  # type: ignore[no-untyped-def]
+        own, gathered = pair
+        on_rank(rank, own, lambda one: fetch(one, first, last, held))
+        on_rank(peer, gathered, lambda there: store(there, rank, first, last, held))
+
+    @T.macro
+    def move_all(pair, rank, peer, begin, held):  # type: ignore[no-untyped-def]
+        for part in T.serial((words + step - 1) // step):
+            move(pair, rank, peer, begin + part * step, begin + words, held)
 
     @T.macro
     def copy(gathering, _, turn, peer, chunk):  # type: ignore[no-untyped-def]  # noqa: ARG001
         held = T.alloc_local((VECTORS, width), dtype)
         begin = chunk * words
-        for part in T.serial((words + step - 1) // step):
-            move(gathering, peer, begin + part * step, begin + words, held)
+        on_each(gathering.pairs, lambda pair: move_all(pair, gathering.rank, peer, begin, held))
         T.call_extern("handle", ANNOUNCE, gathering.rank, peer, chunk, *all_flags(gathering))
 
     return copy
@@ -213,11 +243,12 @@ def boxes_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) 
     """A macro `copy(gathering, stages, turn, peer, chunk)`: one warp copies boxes by TMA.
 
     `stages` are those of A in shared memory and their barriers, of which a block that sends has no other use.
-    A box is read while the ones before it are stored.
+    A box is read while the ones before it are stored. There is one tensor.
     """
     import tilelang.language as T  # noqa: N812
 
     tiles = chunks.tiles
+    assert isinstance(tiles, RankTiles), "boxes are those of a product's pipeline"
     rows, depth, number = tiles.block_m, tiles.config.int("block_k"), tiles.config.int("num_stages")
     boxes = chunks.height // rows * tiles.depths  # of a chunk
     ahead = number - 2  # boxes that are being read. One may be stored, and the one before it has been

@@ -1,27 +1,61 @@
 """The loops of attention: the serial one for any GPU, and the choice between it and those of Hopper."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..problem.space import Config
 from ._attention_tiles import AttentionTiles
 from ._online_softmax import online_softmax
-from ._overlapped_attention import overlapped_attention
+from ._overlapped_attention import Others, overlapped_attention
+
+# of a tile of queries: its first query, head, head of keys, item and its length
+Place = Callable[[Mapping[str, Any], Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
 
 
-def scheduled_attention(tiles: AttentionTiles, config: Config, known: bool) -> Any:
+def tiles_of_queries(
+    sizes: tuple[Any, Any, Any], group: int, config: Config, causal: bool
+) -> tuple[tuple[Any, Any, Any], Place]:
+    """The grid of blocks, and the function `place(tensors, i0, i1, i2)` of its positions.
+
+    Args:
+        sizes: batch, query heads, and queries of an item and head.
+        group: query heads that share a head of keys.
+        config: has block_m and block_order.
+        causal: whether the last queries see most keys.
+    """
+    batch, heads, queries = sizes
+    block_m, by_length = config.int("block_m"), config["block_order"] == "by_length"
+    query_blocks = (queries + block_m - 1) // block_m
+    # the last axis is slowest; causal blocks of the last queries take longest and must not start last
+    grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
+
+    def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
+        head, item, in_order = (i0, i1, i2) if by_length else (i1, i2, i0)
+        row = (query_blocks - 1 - in_order if causal else in_order) * block_m
+        length = None if tensors["length"] is None else tensors["length"][item]
+        return row, head, head // group if group > 1 else head, item, length
+
+    return grid, place
+
+
+def scheduled_attention(
+    tiles: AttentionTiles, config: Config, known: bool, others: Others | None = None
+) -> Any:
     """The macro `attention(tensors, grid, place)` of a config: the whole kernel; see `overlapped_attention`.
 
     Args:
         tiles: the tiles of a block.
         config: has num_stages and threads, and on Hopper what overlapped schedules need.
         known: whether all sizes are known.
+        others: blocks that compute no attention, among the `persistent` ones of overlapped schedules.
     """
     num_stages, threads = config.int("num_stages"), config.int("threads")
     if (schedule := config.str("schedule", "serial")) == "serial":
         return _serial_attention(tiles, num_stages, threads)
     # TileLang cannot prove the barriers of blocks that stay where the number of tiles is unknown
     stay = config.int("persistent", 0) if known else 0
-    return overlapped_attention(tiles, num_stages, threads, schedule == "ping_pong", stay)
+    stay -= others.blocks if others else 0
+    return overlapped_attention(tiles, num_stages, threads, schedule == "ping_pong", stay, others)
 
 
 def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> Any:

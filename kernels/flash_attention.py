@@ -33,7 +33,7 @@ from ..target.spec import Target
 from ._attention_tiles import AttentionTiles
 from ._attention_weights import item_attention
 from ._item_lengths import length_contents, length_fault, lengths_of
-from ._scheduled_attention import scheduled_attention
+from ._scheduled_attention import scheduled_attention, tiles_of_queries
 from ._softmax_scale import check_scale, softmax_scale
 from ._vendor_calls import usable
 
@@ -408,23 +408,13 @@ class FlashAttentionGpu(KernelTemplate):
         sinks, lse = (bool(OPERATOR.attribute(workload.attrs, name)) for name in ("sinks", "lse"))
         mixed = OPERATOR.attribute(workload.attrs, "lengths") == "mixed"
         block_m, block_n = config.int("block_m"), config.int("block_n")
-        by_length = config["block_order"] == "by_length"
 
         shape = (batch, seq_len, heads, head_dim)
         key_shape = shape if group == 1 else (batch, seq_len, heads // group, head_dim)
-        query_blocks = (seq_len + block_m - 1) // block_m
-        # the last axis is slowest; causal blocks of the last queries take longest and must not start last
-        grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
+        grid, place = tiles_of_queries((batch, heads, seq_len), group, config, causal)
         axes = OPERATOR.tensor_axes(workload.attrs)
         scale = softmax_scale(workload.attrs, head_dim)
         tiles = AttentionTiles(block_m, block_n, seq_len, head_dim, causal, window, softcap, dtype, scale)
-
-        def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
-            """First query, head, its head of keys, item and its length at a position of the grid."""
-            head, item, in_order = (i0, i1, i2) if by_length else (i1, i2, i0)
-            row = (query_blocks - 1 - in_order if causal else in_order) * block_m
-            length = tensors["length"][item] if mixed else None
-            return row, head, head // group if group > 1 else head, item, length
 
         known = all(isinstance(size, int) for size in (batch, heads, seq_len))
         attention = scheduled_attention(tiles, config, known)

@@ -202,7 +202,7 @@ def space_of_ways(
         **{way: {**every, **of_fused, **plain, **fewer.get(way, {})} for way in fused},
     }
     constraints = (
-        *(_own_values(p, of_ways) for p in parameters[1:]),
+        *(own_values(p, of_ways, "products") for p in parameters[1:]),
         Constraint("tiles for ranks", of_ranks),
         *rules,
         *(_adapted(constraint) for constraint in alone.constraints),
@@ -286,8 +286,16 @@ def _widened(parameter: Parameter, value: Value | None) -> Parameter:
     return replace(parameter, values=(*parameter.values, value))
 
 
-def _own_values(parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[Value, ...]]]) -> Constraint:
-    """A way has its own values of a parameter. One rule for each, so that it reads no others."""
+def own_values(
+    parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[Value, ...]]], kernels: str
+) -> Constraint:
+    """A way has its own values of a parameter. One rule for each, so that it reads no others.
+
+    Args:
+        parameter: the parameter.
+        of_ways: its values, and those of others, by way.
+        kernels: what the kernels of one device compute, for messages.
+    """
 
     def violation(config: Config) -> str | None:
         way, value = config.str("algorithm"), parameter.of(config)
@@ -295,7 +303,7 @@ def _own_values(parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[V
         if value in values:
             return None
         is_alone = way != SEQUENTIAL and value in of_ways[SEQUENTIAL][parameter.name]
-        what = "is of products of 1 device"
+        what = f"is of {kernels} of 1 device"
         if not is_alone:
             others = [other for other, known in of_ways.items() if value in known[parameter.name]]
             ways = "1 other way" if len(others) == 1 else f"{len(others)} other ways"

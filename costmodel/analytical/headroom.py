@@ -86,6 +86,8 @@ def limits(
         return Limits((), (), None)
     scale = latency_us / whole
     changes = GPU_LIMITS if target.is_gpu else CPU_LIMITS
+    if any(kernel.communicates for kernel in kernels):
+        changes = {**changes, "network": _without_network}
     found = sorted(_gains(start, changes, LIMIT, scale), key=lambda h: -h.gain)
     wastes = sorted(
         _gains(start, GPU_WASTES if target.is_gpu else CPU_WASTES, WASTE, scale), key=lambda h: -h.gain
@@ -207,6 +209,8 @@ def _without_spills(case: HeadroomCase) -> HeadroomCase:
         return replace(case, built={**case.built, "spill_bytes": 0})
 
     def fitting(kernel: KernelProfile) -> KernelProfile:
+        if not kernel.roles:  # a barrier of ranks, or a collective of the library
+            return kernel
         lacking, share = occupancy(kernel, case.target).spilled, live_share(kernel)
         roles = (
             replace(r, local_registers=max(0.0, r.local_registers - lacking.get(r.name, 0.0) / share))
@@ -215,6 +219,12 @@ def _without_spills(case: HeadroomCase) -> HeadroomCase:
         return replace(kernel, roles=tuple(roles))
 
     return replace(case, kernels=tuple(map(fitting, case.kernels)))
+
+
+def _without_network(case: HeadroomCase) -> HeadroomCase:
+    """Stores to peers are local ones, and nothing waits for peers or for the library's collectives."""
+    computing = tuple(replace(kernel, waits=0) for kernel in case.kernels if kernel.roles)
+    return _accesses(lambda access: replace(access, peer=""))(replace(case, kernels=computing))
 
 
 def _deep(phase: Phase) -> Phase:

@@ -84,8 +84,8 @@ class TestGroupOperator:
                 assert tensor.is_contiguous()
                 assert torch.equal(tensor, again[key])
                 assert str(tensor.dtype) == f"torch.{ours.dtype_of(key, workload)}"
-                # queries are those of all ranks
-                assert torch.equal(tensor, second[key]) == (key == "Q")
+                # a few queries over a cache are those of all ranks
+                assert torch.equal(tensor, second[key]) == (key == "Q" and "q_len" in ours.dims)
                 # what decides how much work there is does not depend on the seed
                 assert torch.equal(tensor, other[key]) == (key in ours.contents(workload))
 

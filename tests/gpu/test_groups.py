@@ -32,13 +32,19 @@ pytestmark = pytest.mark.gpu
 N = 1 << 12
 WAITS_S = 6.0
 USUAL_S = 60.0
-# by dimensions: the second product fills no tile; heads of a rank fill no tile of the exchange;
+# by dimensions: the second product fills no tile; parts of the positions are three tiles of 64, or nine;
+# heads of a rank fill no tile of the exchange;
 # more experts than blocks that wait, and some without rows
 SHAPES: Mapping[str, tuple[str, ...]] = {
     "all_to_all_grouped_matmul": (
         "tokens=512,hidden=1024,inner=512,experts=8,topk=4",
         "tokens=77,hidden=264,inner=200,experts=3,topk=2,routing=skewed",
         "tokens=1000,hidden=512,inner=256,experts=70,topk=8,routing=skewed",
+    ),
+    "context_parallel_flash_attention": (
+        "batch=1,heads=32,seq_len=2048,head_dim=128,causal=true,group=4",
+        "batch=2,heads=32,seq_len=384,head_dim=64,causal=true",
+        "batch=3,heads=24,seq_len=576,head_dim=64,group=3,scale=0.1",
     ),
     "context_parallel_flash_decoding": (
         "batch=8,heads=64,kv_heads=8,kv_len=4096,head_dim=128",

@@ -52,6 +52,12 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
         "tokens=32,hidden=512,inner=256,experts=8,topk=4",
         "tokens=17,hidden=264,inner=200,experts=3,topk=2,routing=skewed",
     ),
+    # one of several tiles for each block, one whose parts are three tiles of 64, one without a mask
+    "context_parallel_flash_attention": (
+        "batch=2,heads=32,seq_len=1024,head_dim=128,group=4,causal=true",
+        "batch=4,heads=12,seq_len=384,head_dim=64,group=2,causal=true,scale=0.2",
+        "batch=3,heads=24,seq_len=320,head_dim=128",
+    ),
     "context_parallel_flash_decoding": (
         "batch=8,heads=64,kv_heads=8,kv_len=512,head_dim=128",
         "batch=3,heads=12,kv_heads=2,kv_len=500,head_dim=64,q_len=3,lse=true",

@@ -22,6 +22,7 @@ MATMUL_TILE: Mapping[str, int | str] = {
 # dimensions that must be multiples of others, or lie in a range: functions of the size that a test wants
 _FIXED: Mapping[str, Mapping[str, int]] = {
     "all_to_all_grouped_matmul": {"hidden": 1024, "inner": 64, "experts": 4, "topk": 2},
+    "context_parallel_flash_attention": {"heads": 2, "seq_len": 128, "head_dim": 32},
     "context_parallel_flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
     "context_parallel_mla_decode": {"heads": 8, "dim": 64},
     "block_sparse_attention": {"heads": 2, "head_dim": 32},

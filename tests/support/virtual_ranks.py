@@ -35,6 +35,7 @@ from tilesight.kernels import operator, template_for
 from tilesight.kernels._context_parallel import ContextParallelOperator
 from tilesight.kernels._rank_flags import WAITING
 from tilesight.kernels._rank_products import RankProduct
+from tilesight.kernels.context_parallel_flash_attention import ContextParallelFlashAttention
 from tilesight.kernels._ranks import ARRIVED, FLAGS
 from tilesight.kernels.all_to_all_grouped_matmul import RETURNED, AllToAllGroupedMatmul
 from tilesight.lowering.dynamic import lower_candidate
@@ -61,6 +62,8 @@ CALLS = 3  # after which flags are looked at, one by one
 HANGS_S, LIMIT_S = 40.0, 60.0  # after which a check tells where it is, and after which it is ended
 SHOWN = 24  # flags of a rank that hangs
 STACK_BYTES = 8192  # of a thread
+# operators whose kernels of several ranks have a block for each core
+OF_CORES = (RankProduct, ContextParallelFlashAttention)
 _STACK_SIZE = 0  # CU_LIMIT_STACK_SIZE
 
 
@@ -113,11 +116,11 @@ def bench_of(world: int, chip: Target) -> GroupBench:
 def virtual_target(chip: Target, world: int, name: str) -> Target:
     """A target of so many devices, on which an operator's configs are those that fit one chip together.
 
-    Products have a block for each core, all of which may wait: each rank has an equal part of the cores. Of
-    the other operators the number of blocks that wait follows from the shape, so cores stay.
+    Those `OF_CORES` have a block for each core, all of which may wait: each rank has an equal part of the
+    cores. Of the other operators the number of blocks that wait follows from the shape, so cores stay.
     """
     node = load_target(f"{chip.name}x{world}")
-    if not isinstance(operator(name), RankProduct):
+    if not isinstance(operator(name), OF_CORES):
         return node
 
     def part(of: Target) -> Target:
@@ -155,7 +158,7 @@ def most_waiting(candidate: Candidate) -> int:
     """How many blocks of one launch on one rank may wait for other ranks, at most.
 
     They must be fewer, of all ranks together, than the chip has cores: each holds one core at most, and
-    another block of any kernel fits a core without them. Of products all blocks may wait, and those of all
+    another block of any kernel fits a core without them. Of operators `OF_CORES` all blocks may wait, and those of all
     ranks may be as many as there are cores: nothing else has to run then.
     """
     kind, workload = candidate.template.operator, candidate.workload
@@ -163,7 +166,7 @@ def most_waiting(candidate: Candidate) -> int:
         return min(kind.parts(workload).tiles, WAITING)
     if isinstance(kind, AllToAllGroupedMatmul):
         return max(kind.rows(workload).finding, kind.rows(workload).adding)
-    assert isinstance(kind, RankProduct)
+    assert isinstance(kind, OF_CORES)
     return candidate.config.int("persistent")
 
 
@@ -171,7 +174,7 @@ def misfit(candidate: Candidate, cores: int) -> str | None:
     """Why the ranks of a kernel cannot share a chip; None if they can."""
     world = candidate.target.world
     waiting = most_waiting(candidate) * world
-    if waiting < cores + isinstance(candidate.template.operator, RankProduct):
+    if waiting < cores + isinstance(candidate.template.operator, OF_CORES):
         return None
     return (
         f"{most_waiting(candidate)} blocks of each of {world} ranks may wait at once, and the chip has "

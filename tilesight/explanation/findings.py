@@ -48,6 +48,7 @@ MEANING: Mapping[str, str] = {
     "issue": "instruction issue",
     "copy": "the bulk copy engine",
     "cluster": "the network to the shared memory of neighbours in a cluster",
+    "network": "the network between devices",
     "load latency": "waiting for loads",
     "waits": "barriers, waits and lane exchanges",
     "spills": "register spills",
@@ -237,6 +238,8 @@ def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Targe
             yield f"Spills: the compiler spills {compiled:.0f} bytes a thread{holders}{cost}{worth}."
         return
     for number, kernel in enumerate(kernels if target.is_gpu else ()):
+        if not kernel.roles:  # a barrier of ranks, or a collective of the library
+            continue
         for role, short in occupancy(kernel, target).spilled.items():
             who = "threads" if role == "all" else f"{role} threads"
             holders = _holders(view, number, role)

@@ -13,12 +13,14 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import UNMEASURED_UNCERTAINTY
+from tilesight.costmodel.analytical.headroom import limits
 from tilesight.costmodel.analytical.network import NETWORK, NOTE, network_use, sends
 from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import LearnedModel
 from tilesight.costmodel.network.collectives import predict_collective
 from tilesight.costmodel.network.transfers import LevelNetwork
 from tilesight.executor.tasks import Profiled, lower_and_profile
+from tilesight.explanation.view import view
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.config import Config
@@ -137,6 +139,33 @@ def test_rows_go_to_experts_and_sums_return() -> None:
     assert gathered.kernels[0].collective is not None
     assert gathered.kernels[-1].collective is not None
     assert not any(kernel.collective for kernel in gathered.kernels[3:-1])
+
+
+@pytest.mark.parametrize(("group", "limiting"), [(8, False), (1, True)])
+def test_keys_cross_the_network_beside_attention(group: int, limiting: bool) -> None:
+    """With as many heads of keys as of queries they take longer than attention of short sequences."""
+    ours = operator("context_parallel_flash_attention")
+    template = template_for(ours.name, NODE, "bfloat16")
+    workload = ours.workload_on(NODE, f"batch=1,heads=64,seq_len=512,head_dim=128,group={group}")
+    default = template.default_config(workload, NODE)
+    assert default is not None
+    assert default["algorithm"] == "push"
+    library = {name: value for name, value in default.items() if name not in ("senders", "chunk_rows")}
+    found = []
+    for config in (default, Config({**library, "algorithm": "sequential"})):
+        assert config in template.space(workload, NODE)
+        profiled = lower_and_profile(Candidate(workload, NODE, template, config))
+        assert isinstance(profiled, Profiled)
+        found.append(profiled.kernels)
+    meeting, attention = found[0]
+    assert sent(attention) == {"store": pytest.approx(3 * 2 * 512 * 64 // group * 128 * 2, rel=0.04)}
+    names = [one.collective.name for one in found[1] if one.collective]
+    assert names == ["all_gather", "all_gather"]
+    push, sequential = (AnalyticalModel().predict(kernels, NODE) for kernels in found)
+    assert push.latency_us < sequential.latency_us
+    assert (push.limiting == NETWORK) == limiting
+    assert sequential.terms_us[NETWORK] > push.terms_us[NETWORK] > 0
+    assert meeting.meetings == 1
 
 
 def written_to(kernel: KernelProfile, row: int) -> float:
@@ -267,6 +296,20 @@ def test_the_network_limits_what_sends_more_than_it_computes() -> None:
         )
     )
     assert AnalyticalModel().predict([more], NODE).limiting == NETWORK
+
+
+@pytest.mark.parametrize("way", ["push", "sequential"])
+def test_an_explanation_names_the_network_where_it_limits(way: str) -> None:
+    """Barriers and collectives of the library have no registers to explain."""
+    kernels, model = profiles(way), AnalyticalModel()
+    explained = view(kernels, model.predict(kernels, NODE), NODE)
+    gains = {limit.name: limit.gain for limit in explained.limits.limits}
+    assert gains["network"] > 0
+    assert (explained.limits.limits[0].name == "network") == (way == "push")
+    text = " ".join(explained.findings)
+    assert ("The largest cost is the network between devices" in text) == (way == "push")
+    alone = [kernel for kernel in kernels if not kernel.communicates]
+    assert "network" not in {limit.name for limit in limits(alone, NODE, 1.0).limits}
 
 
 def test_a_barrier_takes_its_launch_and_a_flag() -> None:
