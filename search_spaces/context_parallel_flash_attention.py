@@ -9,7 +9,7 @@ from ..problem.workload import Workload
 from ..target.spec import Target
 from . import flash_attention
 from .flash_attention import SCHEDULES
-from .rank_products import LEAST_CORES, SEQUENTIAL, SpaceOfWays, own_values, within_reach
+from .rank_products import SEQUENTIAL, SpaceOfWays, own_values, within_reach
 
 PUSH = "push"
 WAYS: Mapping[str, str] = {
@@ -35,7 +35,7 @@ def space(share: Workload, world: int, target: Target) -> SearchSpace:
     chunks = [rows for rows in CHUNK_ROWS if part % rows == 0]
     cores = target.int("core.count")
     tiles = share.dims["batch"] * share.dims["heads"] * (share.dims["seq_len"] // FEWEST_ROWS)
-    stay = "persistent" in own and LEAST_CORES <= cores < tiles
+    stay = "persistent" in own and max(SENDERS) < cores < tiles
     ways = tuple(WAYS) if stay and chunks else (SEQUENTIAL,)
     further = (
         Parameter("senders", (0, *SENDERS), "blocks that copy keys and values to peers", default=0),

@@ -35,9 +35,9 @@ from tilesight.kernels import operator, template_for
 from tilesight.kernels._context_parallel import ContextParallelOperator
 from tilesight.kernels._rank_flags import WAITING
 from tilesight.kernels._rank_products import RankProduct
-from tilesight.kernels.context_parallel_flash_attention import ContextParallelFlashAttention
 from tilesight.kernels._ranks import ARRIVED, FLAGS
 from tilesight.kernels.all_to_all_grouped_matmul import RETURNED, AllToAllGroupedMatmul
+from tilesight.kernels.context_parallel_flash_attention import ContextParallelFlashAttention
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import AWAIT, AWAIT_ALL, AWAIT_RESULTS, AWAIT_TILE, MEET, WORLD
@@ -158,8 +158,8 @@ def most_waiting(candidate: Candidate) -> int:
     """How many blocks of one launch on one rank may wait for other ranks, at most.
 
     They must be fewer, of all ranks together, than the chip has cores: each holds one core at most, and
-    another block of any kernel fits a core without them. Of operators `OF_CORES` all blocks may wait, and those of all
-    ranks may be as many as there are cores: nothing else has to run then.
+    another block of any kernel fits a core without them. Of operators `OF_CORES` all blocks may wait, and
+    those of all ranks may be as many as there are cores: nothing else has to run then.
     """
     kind, workload = candidate.template.operator, candidate.workload
     if isinstance(kind, ContextParallelOperator):

@@ -46,6 +46,7 @@ from tilesight.target.spec import load_target
 H200 = load_target("h200")
 SMALL: Mapping[str, str] = {
     "all_to_all_grouped_matmul": "tokens=4,hidden=64,inner=64,experts=2,topk=2",
+    "context_parallel_flash_attention": "batch=3,heads=24,seq_len=256,head_dim=64,causal=true",
     "context_parallel_flash_decoding": "batch=1,heads=4,kv_heads=2,kv_len=64,head_dim=64,lse=true",
     "context_parallel_mla_decode": "batch=1,heads=4,kv_len=64,lse=true",
 }
