@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts, shape
-from ..problem.group_operator import MOST_RANKS, SEEDS, WORLD, GroupOperator
+from ..problem.group_operator import SEEDS, WORLD, GroupOperator
 from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -80,11 +80,7 @@ class ContextParallelOperator(GroupOperator):
     def validate(self, workload: Workload) -> None:
         super().validate(workload)
         heads, world = workload.dims["heads"], workload.dims[WORLD]
-        if world > MOST_RANKS:
-            raise WorkloadError(
-                f"{self.name}: {WORLD}={world} is more than the {MOST_RANKS} devices of one host that its "
-                "kernels can reach"
-            )
+        self.check_reach(workload)
         if heads % world:
             raise WorkloadError(
                 f"{self.name}: heads={heads} cannot be divided evenly among {WORLD}={world} devices, each of "

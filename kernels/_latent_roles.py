@@ -84,7 +84,6 @@ class LatentRoles:
             return tensors["Table"][where[0], T.min(key // page, last)] if page else where[0]
 
         # the place of a selected key is its row in a pool of pages, or else in its item
-
         def place_of(tensors: Any, where: Any, key: Any) -> Any:
             return tensors["Table"][where[0], key // page] * page + key % page if page else key
 

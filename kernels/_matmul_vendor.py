@@ -61,8 +61,8 @@ def products(
             bias, a, b, use_gelu=fused[-1] == "gelu"
         )
     if load_settings().max_autotune and on_gpu(a):
-        shapes = a.shape, b.shape, a.stride(), b.stride(), a.dtype, chosen["fuse"]
-        calls["torch.compile (max-autotune)"] = lambda: _autotuned(shapes)(a, b, added, activation)
+        key = a.shape, b.shape, a.stride(), b.stride(), a.dtype, chosen["fuse"]
+        calls["torch.compile (max-autotune)"] = lambda: _autotuned(key)(a, b, added, activation)
     return usable(calls)
 
 

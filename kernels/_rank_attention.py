@@ -105,7 +105,7 @@ class RankAttentionTiles(AttentionTiles):
         return begin, look_at_own, finish
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ArrivingTiles(RankAttentionTiles):
     """Tiles of keys that other ranks send meanwhile.
 
@@ -117,8 +117,8 @@ class ArrivingTiles(RankAttentionTiles):
         wait: a macro `(gathering, shard, first, count)` for one warp: returns when these rows are there.
     """
 
-    chunk: int = 0
-    wait: Callable[[Any, Any, Any, Any], Any] = lambda *_: None
+    chunk: int
+    wait: Callable[[Any, Any, Any, Any], Any]
 
     def read(self, tensor: Any, where: tuple[Any, ...], key: Any, copy: Callable[[Any], Any]) -> None:
         import tilelang.language as T  # noqa: N812

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import Axes, shape
-from ..problem.group_operator import MOST_RANKS, SEEDS, WORLD, GroupOperator, of_rank
+from ..problem.group_operator import SEEDS, WORLD, GroupOperator, of_rank
 from ..problem.index_values import outside
 from ..problem.operator import Tensors
 from ..problem.rounding import SecondInputs
@@ -110,11 +110,7 @@ class AllToAllGroupedMatmul(GroupOperator):
     def validate(self, workload: Workload) -> None:
         super().validate(workload)
         _, hidden, inner, experts, topk, world = workload.dims.values()
-        if world > MOST_RANKS:
-            raise WorkloadError(
-                f"{self.name}: {WORLD}={world} is more than the {MOST_RANKS} devices of one host that its "
-                "kernels can reach"
-            )
+        self.check_reach(workload)
         if not topk <= min(experts * world, MOST_CHOSEN):
             raise WorkloadError(
                 f"{self.name}: topk={topk} must be 1 to {min(experts * world, MOST_CHOSEN)}: there are "

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import Axes
-from ..problem.group_operator import MOST_RANKS, SEEDS, WORLD, GroupOperator
+from ..problem.group_operator import SEEDS, WORLD, GroupOperator
 from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -96,28 +96,25 @@ class ContextParallelFlashAttention(GroupOperator):
     def validate(self, workload: Workload) -> None:
         super().validate(workload)
         _, _, seq_len, head_dim, world = workload.dims.values()
-        if world > MOST_RANKS:
-            raise WorkloadError(
-                f"{self.name}: {WORLD}={world} is more than the {MOST_RANKS} devices of one host that its "
-                "kernels can reach"
-            )
+        self.check_reach(workload)
         self.alone.validate(self.share(workload))
         halves = 2 if workload.attrs["causal"] else 1
         if seq_len % (halves * FEWEST_ROWS):
-            what = "2 parts of the zigzag order" if halves == 2 else "one part"
+            parts = "2 zigzag parts of whole tiles" if halves == 2 else "whole tiles"
             raise WorkloadError(
-                f"{self.name}: seq_len={seq_len} of a rank is {what} of whole tiles of {FEWEST_ROWS} "
-                f"queries: pad the sequence of all ranks to a multiple of {world * halves * FEWEST_ROWS}"
+                f"{self.name}: seq_len={seq_len} of a rank must be a multiple of {halves * FEWEST_ROWS} "
+                f"({parts} of {FEWEST_ROWS} queries): pad the sequence of all ranks to a multiple of "
+                f"{world * halves * FEWEST_ROWS}"
             )
         if head_dim % 16:
             raise WorkloadError(
                 f"{self.name}: head_dim={head_dim} must be a multiple of 16, since keys of all heads follow "
-                "each other and matrix instructions take 16 elements"
+                f"each other and matrix instructions take 16 elements; pad it to {-(-head_dim // 16) * 16}"
             )
-        if math.prod(self.gathered(workload)[0]) > MAX_DIMENSION:
+        if (elements := math.prod(self.gathered(workload)[0])) > MAX_DIMENSION:
             raise WorkloadError(
-                f"{self.name}: the keys of {WORLD}={world} devices have more than the {MAX_DIMENSION} "
-                "elements that kernels index; split the batch"
+                f"{self.name}: the keys of {WORLD}={world} devices are {elements} elements, and kernels "
+                f"index at most {MAX_DIMENSION}; split the batch"
             )
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
@@ -267,7 +264,7 @@ class ContextParallelFlashAttentionGpu(KernelTemplate):
         return search_space.space(self.operator.share(workload), workload.dims[WORLD], target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """`push` from eight cores, and else the default of one device."""
+        """`push` with eight sending blocks where that is legal, else `sequential` as on one device."""
         alone = self.alone.default_config(self.operator.share(workload), target.device_target)
         if alone is None:
             return None
@@ -307,13 +304,15 @@ class ContextParallelFlashAttentionGpu(KernelTemplate):
             send, wait = chunks_to_peers(chunks)
 
         def tiles_of(rank: Any) -> RankAttentionTiles:
-            sizes = config.int("block_m"), config.int("block_n"), seq_len, head_dim
-            masks = causal, 0, 0  # neither window nor softcap
-            if not pushes:
-                return RankAttentionTiles(*sizes, *masks, workload.dtype, scale, False, world, rank)
-            return ArrivingTiles(
-                *(*sizes, *masks, workload.dtype, scale, False, world, rank), chunks.height, wait
-            )
+            found = {
+                **{name: config.int(name) for name in ("block_m", "block_n")},
+                **{"seq_len": seq_len, "head_dim": head_dim, "dtype": workload.dtype, "factor": scale},
+                **{"causal": causal, "window": 0, "softcap": 0, "packed": False},
+                **{"world": world, "rank": rank},
+            }
+            if pushes:
+                return ArrivingTiles(**found, chunk=chunks.height, wait=wait)
+            return RankAttentionTiles(**found)
 
         def body(q: Any, k: Any, v: Any, o: Any, *rest: Any) -> None:
             *scratch, rank = rest

@@ -370,7 +370,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries (128 of short rows).
 
-        Two warpgroups share 64 keys of wide rows. Of 224 columns and more, one stage has room.
+        Two warpgroups share 64 keys of wide rows. From 224 columns on, only one stage fits.
         """
         space = self.space(workload, target)
         hopper = "bulk_add" in next(p.values for p in space.parameters if p.name == "dq")
@@ -415,7 +415,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
         num_stages, threads = config.int("num_stages"), config.int("threads")
         by_length, separate = config["block_order"] == "by_length", config["dq"] == "separate"
         overlap, bulk = bool(config["overlap"]), config["dq"] == "bulk_add"
-        by_columns = config.str("split", "keys") == "columns"
+        by_columns = search_space.by_columns(config)
 
         kv_heads, width = heads // group, _padded(head_dim)
         wide = 1 << (width - 1).bit_length()  # threads can share the sum of a row of that many elements

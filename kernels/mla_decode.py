@@ -6,8 +6,7 @@ values are the first `dim` columns of keys; the others are the rotated part. The
 of `scale` is 1/sqrt(dim + rope_dim); models take 1/sqrt(192) and other factors.
 
 The cache is that of `_kv_cache`, with one kv head. With `topk` each query has its own keys: `Indices` are
-positions in its item, which a table of pages finds in the pool, and -1 stands for none. Such queries need no
-lengths.
+positions in its item, -1 for none. With pages, `Table` has the page of each position. Lengths are full then.
 Latent vectors that no query sees must be finite: weights of 0 multiply them.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
@@ -155,7 +154,7 @@ class MlaDecode(CacheOperator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """scaled_dot_product_attention, and two batched products, of an item's heads as queries of one head.
 
-        Pages, and the keys of `Indices`, are gathered in the call; the places of these are known before it.
+        Pages, and the keys of `Indices`, are gathered in the call; their places are computed before it.
         FlashInfer and FlashMLA, if installed, read tables.
         """
         import torch

@@ -35,6 +35,7 @@ def space(share: Workload, world: int, target: Target) -> SearchSpace:
     chunks = [rows for rows in CHUNK_ROWS if part % rows == 0]
     cores = target.int("core.count")
     tiles = share.dims["batch"] * share.dims["heads"] * (share.dims["seq_len"] // FEWEST_ROWS)
+    # all blocks of `push` stay, each on a core of its own; some of them send
     stay = "persistent" in own and max(SENDERS) < cores < tiles
     ways = tuple(WAYS) if stay and chunks else (SEQUENTIAL,)
     further = (
@@ -85,6 +86,8 @@ def _within_part(name: str, of: str, part: int) -> Constraint:
 
 
 def _whole_chunks() -> Constraint:
+    """A tile waits for one chunk."""
+
     def violation(config: Config) -> str | None:
         height, keys = config.int("chunk_rows", 0), config.int("block_n")
         if not height or height % keys == 0:
@@ -95,6 +98,8 @@ def _whole_chunks() -> Constraint:
 
 
 def _busy(share: Workload, world: int) -> Constraint:
+    """Each sender has a chunk to send."""
+
     rows = share.dims["batch"] * share.dims["seq_len"]
 
     def violation(config: Config) -> str | None:

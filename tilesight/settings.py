@@ -40,7 +40,7 @@ class Settings:
     layers: tuple[str, ...] = ()  # SQLite files of read-only databases below the user's own, the upper first
     shipped: bool = True  # whether the sessions and profiles that ship with TileSight are used
     max_noise: float = 0.1  # a time whose 95 % interval is wider, half of it relative to the median, is noisy
-    max_autotune: bool = False  # whether torch.compile with max-autotune is a baseline of matmul
+    max_autotune: bool = False  # whether an autotuned torch.compile is a baseline of matmul
     kernel_modules: tuple[str, ...] = ()  # modules or files with the user's operators and templates
     target: str = "auto"
     effort: str = "quick"
@@ -207,7 +207,7 @@ SETTINGS = (
         "TILESIGHT_MAX_AUTOTUNE",
         "max_autotune",
         _switch,
-        "1 to have torch.compile(mode='max-autotune') as a baseline of matmul, which tunes each shape, or 0",
+        "1 for torch.compile with mode='max-autotune-no-cudagraphs' as a baseline of matmul, or 0",
         lambda: False,
     ),
     Setting(

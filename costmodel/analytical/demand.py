@@ -198,10 +198,10 @@ def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> flo
 
 
 def receivers_of(work: Work, blocks: int) -> list[float]:
-    """For each access the blocks of a cluster whose shared memory it fills: 1, but for multicast copies.
+    """For each access, the blocks of a cluster whose shared memory it fills: 1 unless it is a multicast.
 
-    One block of the cluster issues these, and the counts of the mean block are a part of what that block
-    does. All others wait for it, so its copies bound their time as well.
+    One block issues the copies for its cluster, so the mean block has only a part of them. All blocks wait
+    for that one: its copies bound the pace.
 
     Args:
         work: accesses of one block; the shared side of a bulk copy stands after its global side.

@@ -49,7 +49,7 @@ WARP_GROUP_THREADS = 128
 SPECIALISED_LAUNCH_LIMIT = 240
 # Registers per thread are allocated in multiples of this. Of kernels without matrix work the compiler saves a
 # few registers where that reaches the next lower multiple: of 6,553 kernels of ten operators, those with an
-# estimate of 41 to 44 take 40 in the median. With the nearest multiple the resident blocks are wrong for 42 %
+# estimate of 41 to 43 take 40 in the median. With the nearest multiple the resident blocks are wrong for 42 %
 # of them, with the next higher one for 47 % (datasets of an H200 and an H100).
 ALLOCATION_UNIT = 8
 BARE_CONTROL_REGISTERS = 24

@@ -42,7 +42,9 @@ WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loa
 ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
 # Of the largest load of an iteration: rows of scales and sums beside tiles, which are 1/16 of one at most.
 SMALL_OPERAND = 1 / 8
-STATIONS = ("matrix", "vector", "special", "issue")  # of the queueing network of `Flow`
+# Resources that are stations of the queueing network of `Flow` as well: the matrix pipe, and arithmetic. The
+# copies of a block use shared memory beside its loads and stores, so that is not among them.
+STATIONS = ("matrix", "vector", "special", "issue")
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 FEW_STEPS = 0.5  # fewer are none, but for rounding
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result

@@ -195,12 +195,13 @@ class DispatchProblem:
                     f"{first}; move one of them"
                 )
 
-    def check_gpu(self, device: torch.device, name: str, who: str = "the tensors lie on") -> None:
-        """Raise `InputError` if the GPU called `name` is not a chip of the target. `who` uses it."""
+    def check_gpu(self, device: torch.device, name: str, begins: str = "the tensors lie on") -> None:
+        """Raise `InputError` if the GPU called `name` is not a chip of the target. `begins`: words before
+        the device in the message."""
         names = self.target.device_names
         if names and name not in names:
             raise InputError(
-                f"{self.operator.name}: {who} {device}, a '{name}', and target "
+                f"{self.operator.name}: {begins} {device}, a '{name}', and target "
                 f"{self.target.name} is {' or '.join(names)}; make a dispatcher for that device's target"
             )
 

@@ -185,6 +185,14 @@ class GroupOperator(Operator):
         if workload.dims[WORLD] < 2:
             raise WorkloadError(f"{self.name}: {WORLD}={workload.dims[WORLD]} must be at least 2")
 
+    def check_reach(self, workload: Workload) -> None:
+        """Raise `WorkloadError` if kernels do not reach all ranks: for operators with kernels in any way."""
+        if (world := workload.dims[WORLD]) > MOST_RANKS:
+            raise WorkloadError(
+                f"{self.name}: {WORLD}={world} is more than the {MOST_RANKS} devices of one host that its "
+                "kernels can reach"
+            )
+
     def of_one_rank(self, name: str, world: int) -> dict[str, Value]:
         """Dimensions and attributes of a published shape, those of `divided` for one rank of `world`.
 

@@ -9,8 +9,7 @@ import torch
 
 from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.errors import WorkloadError
-from tilesight.kernels import operator, templates
-from tilesight.kernels import rms_norm as module
+from tilesight.kernels import _row_tiles, operator, templates
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import load_target
@@ -72,7 +71,7 @@ def test_reference_is_the_formula_for_any_panels(monkeypatch: pytest.MonkeyPatch
     x, w = inputs["x"].double(), inputs["w"].double()
     expected = x / (x.square().mean(1, keepdim=True) + 1e-6).sqrt() * w
     for panel in (1 << 26, 210, 1):
-        monkeypatch.setattr(module, "PANEL", panel)
+        monkeypatch.setattr(_row_tiles, "PANEL", panel)
         torch.testing.assert_close(
             NORM.reference(workload, inputs)["y"].double(), expected, rtol=1e-5, atol=1e-6
         )
