@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.group_kernels import sum_candidate
-from tests.support.virtual_ranks import way_of
+from tests.support.virtual_kernels import way_of
 from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor import tasks

@@ -16,19 +16,16 @@ import pytest
 from tests.gpu.test_groups import KERNELS, N
 from tests.support.group_kernels import sum_candidate
 from tests.support.virtual_dispatch import check_dispatch
-from tests.support.virtual_ranks import (
-    ENVIRONMENT,
-    LIMIT_S,
-    Checked,
+from tests.support.virtual_kernels import (
     build,
     build_without,
-    check_on_gpu,
     fused_candidates,
     misfit,
     virtual_target,
     waits,
     way_of,
 )
+from tests.support.virtual_ranks import ENVIRONMENT, LIMIT_S, Checked, check_on_gpu
 from tilesight.builder.build import build_kernel
 from tilesight.executor import tasks
 from tilesight.kernels import operator, operators

@@ -13,10 +13,7 @@ import torch
 
 from tests.gpu.test_virtual_ranks import OPERATORS, SHAPES, WORLDS, candidates
 from tests.support.group_kernels import cpu_pair, sum_candidate
-from tests.support.virtual_ranks import (
-    FLAG_TENSORS,
-    check,
-    flags_fault,
+from tests.support.virtual_kernels import (
     fused_candidates,
     misfit,
     most_waiting,
@@ -24,6 +21,7 @@ from tests.support.virtual_ranks import (
     waits,
     without_wait,
 )
+from tests.support.virtual_ranks import FLAG_TENSORS, check, flags_fault
 from tests.unit.runner.test_measure import FAST
 from tilesight.builder.build import build_kernel, device_source
 from tilesight.builder.launch_plan import read_plan
