@@ -60,7 +60,7 @@ def products(
         calls["cuBLASLt with its epilogue"] = lambda: torch._addmm_activation(
             bias, a, b, use_gelu=fused[-1] == "gelu"
         )
-    if load_settings().max_autotune and on_gpu(a):
+    if load_settings().max_autotune and on_gpu(a) and chosen["accumulate"] == "float32":
         key = a.shape, b.shape, a.stride(), b.stride(), a.dtype, chosen["fuse"]
         calls["torch.compile (max-autotune)"] = lambda: _autotuned(key)(a, b, added, activation)
     return usable(calls)

@@ -97,7 +97,10 @@ class ContextParallelFlashAttention(GroupOperator):
         super().validate(workload)
         _, _, seq_len, head_dim, world = workload.dims.values()
         self.check_reach(workload)
-        self.alone.validate(self.share(workload))
+        try:
+            self.alone.validate(self.share(workload))
+        except WorkloadError as error:
+            raise WorkloadError(f"{self.name}: of one rank, {error}") from None
         halves = 2 if workload.attrs["causal"] else 1
         if seq_len % (halves * FEWEST_ROWS):
             parts = "2 zigzag parts of whole tiles" if halves == 2 else "whole tiles"

@@ -48,6 +48,7 @@ from tilesight.database.schema import tables as schema
 from tilesight.database.shipped import PROFILES, SESSIONS, ProfileArchive, write_archive
 from tilesight.database.shipped_plans import PLANS, PlanArchive, ShippedPlan, plan_of, write_plans
 from tilesight.database.store import Store, open_store
+from tilesight.errors import UnknownNameError
 from tilesight.executor.profile_cache import reader_version
 from tilesight.kernels import operator, operators, templates
 from tilesight.machine.devices import find_devices, restricted_to
@@ -84,15 +85,15 @@ class Job:
 def jobs(targets: Sequence[str], only: Sequence[str], *, every: bool) -> list[Job]:
     """The default workloads of all operators of one GPU, or `every` published one, or those of `only`; the
     first ones of all operators first, since a limit may cut the end of the list."""
-    chosen = [entry.partition(":") for entry in only]  # OPERATOR, or OPERATOR:SHAPE
-    found = []
-    for target in targets:
-        for name in operators():
-            one = operator(name)
-            if not one.communicates and (not only or name in (of for of, _, _ in chosen)):
-                shapes = [shape for of, _, shape in chosen if of == name and shape]
-                shapes = shapes or list(one.named if every else one.default_names)
-                found += [(position, Job(target, name, shape)) for position, shape in enumerate(shapes)]
+    found: list[tuple[int, Job]] = []
+    for entry in only or [name for name in operators() if not operator(name).communicates]:
+        name, _, shape = entry.partition(":")  # OPERATOR, or OPERATOR:SHAPE
+        one = operator(name)
+        if shape and shape not in one.named:
+            raise UnknownNameError(f"{name} workload", shape, one.named)
+        shapes = [shape] if shape else list(one.named if every else one.default_names)
+        for target in targets:
+            found += [(position, Job(target, name, each)) for position, each in enumerate(shapes)]
     return [job for _, job in sorted(found, key=itemgetter(0))]
 
 
