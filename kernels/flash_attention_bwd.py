@@ -415,7 +415,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
         num_stages, threads = config.int("num_stages"), config.int("threads")
         by_length, separate = config["block_order"] == "by_length", config["dq"] == "separate"
         overlap, bulk = bool(config["overlap"]), config["dq"] == "bulk_add"
-        by_columns = search_space.by_columns(config)
+        by_columns = config.str("split", "keys") == "columns"
 
         kv_heads, width = heads // group, _padded(head_dim)
         wide = 1 << (width - 1).bit_length()  # threads can share the sum of a row of that many elements
