@@ -75,6 +75,14 @@ KERNELS: Mapping[str, dict[str, object]] = {
     "sends while others read": {"way": "push", "last": "only raises", "slow_us": 300},
     "waits for ever": {"way": "push", "first": "waits for ever"},
 }
+# faulty ones of them, and how the message begins
+FAULTY = (
+    ("wrong", ""),
+    ("reads before it was sent", ""),
+    ("reads before others begin", "with rank "),
+    ("ends while others read", "with rank "),
+    ("sends while others read", "in call "),
+)
 Kernel = tuple[BuildResult, Candidate]
 
 
@@ -192,16 +200,7 @@ def test_a_small_kernel_of_each_algorithm_is_right(pool: WorkerPool, kernels: di
     assert failed == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "found_by"),
-    [
-        ("wrong", ""),
-        ("reads before it was sent", ""),
-        ("reads before others begin", "with rank "),
-        ("ends while others read", "with rank "),
-        ("sends while others read", "in call "),
-    ],
-)
+@pytest.mark.parametrize(("name", "found_by"), FAULTY)
 def test_a_faulty_kernel_is_found(
     name: str, found_by: str, pool: WorkerPool, kernels: dict[str, Kernel]
 ) -> None:

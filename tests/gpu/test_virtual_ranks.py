@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.test_groups import KERNELS, N
+from tests.gpu.test_groups import FAULTY, KERNELS, N
 from tests.support.group_kernels import sum_candidate
 from tests.support.virtual_dispatch import check_dispatch
 from tests.support.virtual_kernels import (
@@ -108,6 +108,10 @@ def candidates(name: str, world: int, chip: Target, count: int = CONFIGS) -> dic
     return found
 
 
+def one_of_each_way(name: str, world: int, chip: Target) -> dict[str, Candidate]:
+    return {way_of(one.config): one for one in candidates(name, world, chip, 1).values()}
+
+
 def built(
     builders: WorkerPool, make: Callable[[Candidate], BuildResult], wanted: Mapping[str, Candidate]
 ) -> dict[str, Kernel]:
@@ -172,7 +176,7 @@ def test_calls_of_dispatchers_are_right(
     name: str, world: int, gpu_target: Target, builders: WorkerPool, runner: WorkerPool, folder: Path
 ) -> None:
     """Of each way one kernel, as dispatchers call it: with late ranks, then with tensors that all reach."""
-    ways = {way_of(one.config): one for one in candidates(name, world, gpu_target, 1).values()}
+    ways = one_of_each_way(name, world, gpu_target)
     wanted = {f"{name} {way} {one.workload.label}: {one.config}": one for way, one in ways.items()}
     assert_right(runner, built(builders, partial(build, folder=folder), wanted), check_dispatch)
 
@@ -183,7 +187,7 @@ def test_a_wait_that_is_missing_shows(
     name: str, world: int, gpu_target: Target, builders: WorkerPool, runner: WorkerPool, folder: Path
 ) -> None:
     """Of each way one kernel for each device function that waits, in which that one does not wait."""
-    ways = {way_of(one.config): one for one in candidates(name, world, gpu_target, 1).values()}
+    ways = one_of_each_way(name, world, gpu_target)
     by_wait: dict[str, dict[str, Candidate]] = {}
     for way, one in ways.items():
         for wait in waits(one):
@@ -216,16 +220,7 @@ def test_a_right_kernel_is_right(name: str, runner: WorkerPool, sums: dict[str, 
     assert fault(ask(runner, sums[name])) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "found_by"),
-    [
-        ("wrong", ""),
-        ("reads before it was sent", ""),
-        ("reads before others begin", "with rank "),
-        ("ends while others read", "with rank "),
-        ("sends while others read", "in call "),
-    ],
-)
+@pytest.mark.parametrize(("name", "found_by"), FAULTY)
 def test_a_faulty_kernel_is_found(
     name: str, found_by: str, runner: WorkerPool, sums: dict[str, Kernel]
 ) -> None:

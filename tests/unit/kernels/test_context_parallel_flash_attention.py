@@ -12,8 +12,9 @@ import torch
 
 from tests.support.cpu_programs import built_c, on_cpu
 from tests.support.recorded_ir import only_text
+from tests.support.sending_blocks import check_senders
 from tilesight.errors import WorkloadError
-from tilesight.executor.tasks import Profiled, lower_and_profile
+from tilesight.executor.tasks import lower_and_profile
 from tilesight.kernels.context_parallel_flash_attention import OPERATOR, TEMPLATES
 from tilesight.kernels.flash_attention import OPERATOR as ALONE
 from tilesight.lowering.dynamic import lower_candidate
@@ -185,31 +186,10 @@ def test_what_peers_write_is_not_read_as_constant() -> None:
 def test_blocks_send_or_attend_and_all_of_them_are_resident() -> None:
     senders = 4
     found = lower_and_profile(candidate("L8_8K", senders=senders))
-    assert isinstance(found, Profiled)
-    meeting, kernel = found.kernels
-    assert (meeting.meetings, kernel.meetings, bool(kernel.waits)) == (1, 0, True)
-    assert kernel.blocks <= NODE.int("core.count")
-    assert not kernel.unknown_calls
-    assert not kernel.notes
-    phases = [phase for role in kernel.roles for phase in role.phases if phase.is_loop]
-    sending = [p for p in phases if any(a.peer for a in p.work.accesses)]
-    computing = [p for p in phases if p.work.matrix]
-    assert sending
-    assert computing
-    for some, expected in ((sending, True), (computing, False)):
-        for phase in some:
-            assert [count > 0 for count in phase.trips.per_block] == [expected] * senders + [not expected] * (
-                kernel.blocks - senders
-            )
-    size = sum(
-        access.bytes * phase.trips.mean * kernel.blocks
-        for phase in sending
-        for access in phase.work.accesses
-        if access.peer
-    )
+    size, peers = check_senders(found, senders, NODE.int("core.count"))
     # keys and values of 4096 positions and 8 heads go to the peer
     assert size == pytest.approx(2 * 4096 * 8 * 128 * 2, rel=0.05)
-    assert {access.peer for phase in sending for access in phase.work.accesses if access.peer} == {"store"}
+    assert peers == {"store"}
 
 
 def test_kernels_that_send_take_their_arguments_in_the_stated_order() -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.rank_programs import FENCE, pointers, run_program
 from tests.support.recorded_ir import only_text
-from tilesight.executor.tasks import Profiled, lower_and_profile
+from tests.support.sending_blocks import check_senders
+from tilesight.executor.tasks import lower_and_profile
 from tilesight.kernels import template_for
 from tilesight.kernels._rank_chunks import Chunks, chunk_functions
 from tilesight.kernels._rank_tiles import RankTiles
@@ -232,28 +233,6 @@ def test_what_peers_write_is_not_read_as_constant(mechanism: str) -> None:
 @pytest.mark.parametrize(("senders", "mechanism"), [(4, "store"), (8, "store"), (8, "tma")])
 def test_blocks_send_or_compute_and_all_of_them_are_resident(senders: int, mechanism: str) -> None:
     found = lower_and_profile(candidate(senders, mechanism))
-    assert isinstance(found, Profiled)
-    meeting, kernel = found.kernels
-    assert (meeting.meetings, kernel.meetings, bool(kernel.waits)) == (1, 0, True)
-    assert kernel.blocks <= NODE.int("core.count")
-    assert not kernel.unknown_calls
-    assert not kernel.notes
-    phases = [phase for role in kernel.roles for phase in role.phases if phase.is_loop]
-    sending = [p for p in phases if any(a.peer for a in p.work.accesses)]
-    computing = [p for p in phases if p.work.matrix]
-    assert sending
-    assert computing
-    for some, expected in ((sending, True), (computing, False)):
-        for phase in some:
-            assert [count > 0 for count in phase.trips.per_block] == [expected] * senders + [not expected] * (
-                kernel.blocks - senders
-            )
-    size = sum(
-        access.bytes * phase.trips.mean * kernel.blocks
-        for phase in sending
-        for access in phase.work.accesses
-        if access.peer
-    )
+    size, peers = check_senders(found, senders, NODE.int("core.count"))
     assert size == pytest.approx(2048 * 512 * 2, rel=0.05)
-    peers = {access.peer for phase in sending for access in phase.work.accesses if access.peer}
     assert peers == {"store" if mechanism == "store" else "tma_store"}
