@@ -1,7 +1,7 @@
 """Grouped products on Hopper with explicit pipelines, whose copies go on from tile to tile.
 
-Blocks stay and take the tiles of all groups in turns. The numbers of tiles of the groups before each group
-are in shared memory, where all threads find the group of a tile.
+Blocks stay and take the tiles of all groups in turns, or each has one tile. The numbers of tiles of the groups
+before each group are in shared memory, where all threads find the group of a tile.
 
 Of a tile that ends its group, warpgroups without a row leave the matrix unit to the others, and rows are
 stored one by one. Other tiles leave by parts through TMA.
@@ -26,7 +26,7 @@ VECTOR_BYTES = 16  # that a thread stores at once
 
 
 def overlapped_groups(
-    of: GroupedTensors, sizes: tuple[Any, int, int, int], dtype: str, output: str, config: Config
+    of: GroupedTensors, sizes: tuple[Any, int, int, int], dtype: str, output: str, config: Config, blocks: Any
 ) -> Any:
     """The tile program: a function of A, B, A_scale, B_scale, ends and C.
 
@@ -36,12 +36,13 @@ def overlapped_groups(
         dtype: of the operands.
         output: dtype of C.
         config: of the template.
+        blocks: number of blocks.
     """
     import tilelang.language as T  # noqa: N812
 
     tokens, groups, n, k = sizes
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
-    num_stages, threads, blocks = config.int("num_stages"), config.int("threads"), config.int("persistent")
+    num_stages, threads = config.int("num_stages"), config.int("threads")
     policy = warp_policy(config.str("policy"))
     halves = 2 if of.fused else 1  # of the columns of a product
     by_blocks, by_sums = of.scales == "block128", of.scales in ("tensor", "row")

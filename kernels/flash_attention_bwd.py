@@ -370,18 +370,19 @@ class FlashAttentionBwdGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries (128 of short rows).
 
-        Two warpgroups share 64 keys of wide rows. From 224 columns on, only one stage fits.
+        Two warpgroups share 64 keys of wide rows. From 224 columns on, only one stage fits. For wide rows and
+        for a softcap a third kernel computes dQ. Sums in memory are faster for other long sequences.
         """
         space = self.space(workload, target)
         hopper = "bulk_add" in next(p.values for p in space.parameters if p.name == "dq")
-        wide = search_space.is_wide(workload)
+        wide, capped = search_space.is_wide(workload), bool(self.operator.attribute(workload.attrs, "softcap"))
         wanted = Config(
             {
                 "block_m": 128 if hopper and not wide else 64,
                 "block_n": (128 if workload.dims["head_dim"] <= 64 else 64) if hopper else 32,
                 "num_stages": 2 if hopper else 1,
                 "threads": 256 if hopper or wide else 128,
-                "dq": "bulk_add" if hopper else "add",
+                "dq": "add" if not hopper else "separate" if wide or capped else "bulk_add",
                 "overlap": hopper,
                 "block_order": "by_length" if workload.attrs["causal"] else "by_head",
                 **({"split": "columns"} if wide else {}),

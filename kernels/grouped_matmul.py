@@ -501,8 +501,8 @@ class GroupedMatmulGpu(KernelTemplate):
     warpgroup copies: after a branch, C would need memory beside that of the operands. Elsewhere they branch,
     since TileLang 0.1.15 pipelines no loop there whose number of iterations varies.
 
-    On Hopper blocks may stay and walk over the tiles, also with a pipeline of their own
-    (`_scheduled_groups`).
+    On Hopper blocks may stay and walk over the tiles. With a pipeline of their own (`_scheduled_groups`) they
+    may do so, or have one tile each.
     """
 
     operator = OPERATOR
@@ -527,8 +527,8 @@ class GroupedMatmulGpu(KernelTemplate):
         """The nearest legal config to tiles of 128 x 256 on Hopper, of 128 x 128 elsewhere and for two
         products or sums, of 64 x 128 for small groups.
 
-        On Hopper with pipelines across tiles for small groups and for float8; others take as long with a
-        block for each tile, which the chip hands out as blocks end.
+        On Hopper with explicit pipelines. Blocks stay for small groups and for float8; others have one tile
+        each, which the chip hands out as blocks end.
         """
         space = self.space(workload, target)
         tokens, groups = workload.dims["tokens"], workload.dims["groups"]
@@ -551,11 +551,11 @@ class GroupedMatmulGpu(KernelTemplate):
                 **common,
                 "num_stages": 5 if small else 4,
                 "swizzle": 0,
-                "persistent": target.int("core.count"),
+                "persistent": target.int("core.count") if small or not wide else 0,
                 "schedule": "overlapped",
             }
         )
-        if (small or not wide) and overlapped in space:
+        if overlapped in space:
             return overlapped
         wanted = Config(
             {
@@ -746,7 +746,8 @@ class GroupedMatmulGpu(KernelTemplate):
                         write(C, A_scale, B_scale, found, row, bx * block_n, end, sums, c_tile)
 
         if overlapped:
-            return overlapped_groups(of, (tokens, groups, n, k), dtype, output, config)
+            blocks = config.int("persistent") or cols * block_rows
+            return overlapped_groups(of, (tokens, groups, n, k), dtype, output, config, blocks)
         return in_turn
 
     def build(self, workload: Workload, config: Config) -> Any:

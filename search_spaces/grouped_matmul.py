@@ -83,7 +83,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "schedule",
             ("serial", "overlapped") if stays_ahead else ("serial",),
-            "of persistent blocks: TileLang's pipeline, or threads of their own for copies and C by parts",
+            "TileLang's pipeline, or threads of their own for copies and C by parts",
             default="serial",
         ),
     )
@@ -108,8 +108,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             result = bytes_of_parts(config.int("block_m"), config.int("block_n"), result_bytes)
             result += -(-(groups + 1) * 4 // TABLE_BYTES) * TABLE_BYTES
         # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies,
-        # or while that warpgroup copies for the next tile
-        beside = (any_bulk and not bulk) or config.int("persistent") > 0
+        # or while that warpgroup copies for the next tile; parts of C have memory of their own
+        beside = (any_bulk and not bulk) or config.int("persistent") > 0 or is_ahead(config)
         both = operands + result if beside else max(operands, result)
         return both + launch(target, config.int("threads"), any_bulk).barrier_bytes
 
@@ -220,14 +220,14 @@ def _even_registers(target: Target, sums: Callable[[Config], int]) -> Constraint
 
 
 def _whole_pipeline(target: Target, products: int, by_blocks: bool) -> Constraint:
-    """Explicit pipelines are of blocks that stay, and of warpgroups below each other."""
+    """Explicit pipelines are of tiles in their own order, and of warpgroups below each other."""
 
     def violation(config: Config) -> str | None:
         if not is_ahead(config):
             return None
         schedule = f"schedule={config['schedule']}"
-        if not config.int("persistent"):
-            return f"{schedule} is of blocks that stay, not of persistent=0: take schedule=serial"
+        if config.int("swizzle"):
+            return f"{schedule} has an order of its own, not swizzle={config['swizzle']}: take swizzle=0"
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
         if rows < FULL_TILE:
             return f"{schedule} multiplies by wgmma: take block_m={FULL_TILE} or more"

@@ -59,6 +59,7 @@ def tiles_of_blocks(ends: list[int], masked: bool, blocks: int, folder: Path) ->
         ([0, 100], False, 7),
         ([20, 0, 17, 1], True, 3),
         ([0, 5, 5, 5], False, 8),  # more blocks than tiles, and groups without rows at the end
+        ([0, 0, 17, 33, 33, 50], False, 24),  # a block for each tile that there may be
         ([0, 0, 0], False, 2),
     ],
 )
@@ -172,3 +173,14 @@ def test_a_warpgroup_without_rows_waits_for_products_with_scales_of_blocks() -> 
     resting = code[: code.index("tma_store_wait<0")].rsplit("} else {", 1)[1]
     assert re.search(r"full\[.*\]\.wait\(.*\);\s*__syncwarp\(\);\s*if .*\s*free\[.*\]\.arrive", resting)
     assert "wgmma" not in resting
+
+
+def test_blocks_of_one_tile_are_as_many_as_there_may_be() -> None:
+    """Groups of 3000 rows have at most 23 + 5 tiles of 128 below each other, and 9 side by side."""
+    target, changes = load_target("h200"), {"persistent": 0}
+    candidate = Candidate(
+        GROUPED.workload(SMALL, "bfloat16"), target, TEMPLATE, Config({**OVERLAPPED, **changes})
+    )
+    found = lower_and_profile(candidate)
+    assert isinstance(found, Profiled)
+    assert found.kernels[0].grid == (28 * 9, 1, 1)

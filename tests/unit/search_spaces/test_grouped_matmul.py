@@ -36,6 +36,7 @@ def space(shape: str, dtype: str = "bfloat16", target: str = "h200") -> SearchSp
     ("shape", "dtype", "changes"),
     [
         ("MX0", "bfloat16", {}),
+        ("MX0", "bfloat16", {"persistent": 0}),
         ("DS0", "bfloat16", {"block_n": 128}),
         ("QW0", "bfloat16", {"block_m": 64, "block_n": 128, "threads": 128, "policy": "square"}),
         ("tokens=256,groups=16,n=4096,k=7168,rows=masked", "float16", {}),
@@ -50,7 +51,7 @@ def test_overlapped_tiles_are_legal(shape: str, dtype: str, changes: Mapping[str
 @pytest.mark.parametrize(
     ("shape", "changes", "constraint", "reason"),
     [
-        ("MX0", {"persistent": 0}, "schedule", "not of persistent=0: take schedule=serial"),
+        ("MX0", {"persistent": 0, "swizzle": 8}, "schedule", "an order of its own, not swizzle=8: take swiz"),
         ("MX0", {"block_m": 32}, "schedule", "multiplies by wgmma: take block_m=64 or more"),
         ("DS0", {}, "schedule", "multiplies 2 tiles of 256 columns at once.*take a smaller block_n"),
         ("MX0", {"policy": "square"}, "schedule", "side by side.*take policy=full_row, or block_m=128"),
