@@ -3,8 +3,8 @@
     python experiments/cold_cache/measure.py --out rows.csv
 
 The default protocol writes twice the last-level cache before each sample. Lines that were written and not yet
-stored leave the cache while the kernel runs. `read` reads other bytes in between, so that lines are clean. The
-kernels are the winners of the sessions that ship, beside the vendor's and copies of as many bytes. All
+stored leave the cache while the kernel runs. `read` reads other bytes in between, so that lines are clean.
+The kernels are the winners of the sessions that ship, beside the vendor's and copies of as many bytes. All
 calls of a case are timed in turns, and both states of the cache one after the other, three times.
 """
 
