@@ -24,7 +24,7 @@ from .errors import InputError, nearest_names
 from .files import others_who_write
 
 FILE, PROJECT_FILE = "tilesight.toml", "pyproject.toml"
-EFFORTS = ("glance", "predict", "quick", "full", "exhaustive")
+EFFORTS = ("glance", "predict", "build", "quick", "full", "exhaustive")
 DEFAULT = "default"  # the source of a setting that nobody set
 RUNS_CODE = ("kernels", "cache_dir")  # settings that say which modules are imported, which libraries loaded
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

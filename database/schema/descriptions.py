@@ -37,7 +37,7 @@ _FAILURE = "key of the reason, if it failed"
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "session_id": "the tuning session; ids grow with time",
-        "effort": "how many candidates the session tried: glance, predict, quick, full or exhaustive",
+        "effort": "how many candidates the session tried: glance, predict, build, quick, full or exhaustive",
         "session_state": "running, complete or interrupted",
         "operator": "what is computed",
         "workload": "canonical key of operator, dimensions, attributes and dtype",

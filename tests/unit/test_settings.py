@@ -69,7 +69,7 @@ def test_a_project_file_has_a_table_of_settings(project: Path) -> None:
     [
         ("efort = 'full'", "'efort' is no setting; did you mean effort?"),
         ("color = 1", "'color' is no setting; "),
-        ("effort = 'fast'", "effort='fast' must be one of glance, predict, quick, full, exhaustive"),
+        ("effort = 'fast'", "effort='fast' must be one of glance, predict, build, quick, full, exhaustive"),
         ("workers = 0", "workers=0 must be a whole number from 1 to 1024"),
         ("workers = true", "workers=True must be a whole number"),
         ("budget = '10 days'", "budget='10 days' must be a time above 0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, NoCandidateError
+from ..errors import InputError, NoCandidateError, ToolchainError
 from ..records.session import Effort, SessionResult
 from ..settings import load_settings
 from ..target.spec import Target
@@ -53,8 +53,8 @@ def tune(
         dtype: Element type; None: the first that kernel and target support.
         world: Number of devices that run a kernel together, where it communicates: 4 with target `h100` means
             target `h100x4`; None: those of the target.
-        effort: `glance`, `predict`, `quick`, `full` or `exhaustive`; None: that of the
-            settings, else `quick`.
+        effort: `glance`, `predict`, `build`, `quick`, `full` or `exhaustive`; None: that of the settings,
+            else `quick`.
         budget_s: Wall-clock seconds for the whole call. When they are spent, no new candidate starts. None:
             that of the settings, else no limit.
         database: SQLAlchemy URL or path of an SQLite file; None: `TILESIGHT_DB`, or a file in the user's data
@@ -121,7 +121,7 @@ def rank(
         effort: `predict`, or `glance` for an answer in seconds.
 
     Raises:
-        InputError: the effort measures, or what `tune` raises.
+        InputError: the effort builds or measures, or what `tune` raises.
     """
     options = TuneOptions.of(
         effort=effort,
@@ -131,8 +131,8 @@ def rank(
         layers=layers,
         workers=workers,
     )
-    if options.measures:
-        raise InputError(f"rank measures nothing: effort '{options.effort}' is one of tune")
+    if options.effort.builds:
+        raise InputError(f"rank builds and measures nothing: effort '{options.effort}' is one of tune")
     return tune_shapes(kernel, target, shape, dtype, options, observer, world)
 
 
@@ -163,6 +163,8 @@ def tune_shapes(
         measures=options.measures and options.cluster is None,
         communicates=operator.communicates,
     )
+    if options.effort is Effort.BUILD:
+        _check_builds(placement.target, options.cluster)
     workloads = find_workloads(operator, placement.target, shape, dtype)
     for workload in workloads:
         find_template(operator, placement.target, workload.dtype).check_dynamic(options.dynamic)
@@ -197,3 +199,19 @@ def check_hosts(operator: Operator, target: Target, workloads: Sequence[Workload
         collective = operator.vendor_collective(workload)
         for one in (collective, *collective.others):
             predict_collective(target, one.name, one.size_bytes)
+
+
+def _check_builds(target: Target, cluster: str | None) -> None:
+    """Raise `InputError` where builds without measurements bring nothing, `ToolchainError` where they cannot
+    be made."""
+    from ..machine.toolchain import missing_compiler
+
+    if cluster is not None:
+        raise InputError(f"effort build builds on this machine: leave out cluster '{cluster}'")
+    if not target.is_gpu:
+        raise InputError(
+            f"effort build is for GPUs: a compiler for target {target.name} reports no registers or spills; "
+            "take effort predict or quick"
+        )
+    if missing := missing_compiler(target, runnable=False):
+        raise ToolchainError(f"{missing}. Predictions need no compiler: --effort predict")

@@ -100,6 +100,8 @@ def tune(
     \b
     --effort glance      predictions only, from the profile cache or 24 lowerings: seconds
              predict     predictions only: nothing is built or measured; lowers up to 192
+             build       as predict, then builds 16 and predicts them again with the compiler's registers
+                         and spills; needs a compiler and no GPU
              quick       lowers about 128 candidates, measures at most 16
              full        lowers about 400, measures up to 128; each measurement corrects the
                          predictions of the rest

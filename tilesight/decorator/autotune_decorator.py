@@ -97,8 +97,8 @@ def autotune(
             arguments that returns one of these.
         constraints: functions of a config that return True if it is legal, and False or the reason (text) if
             not.
-        effort: how much is tried: glance, predict, quick, full or exhaustive; see `tilesight.tune`. None:
-            that of the settings, else quick.
+        effort: how much is tried: glance, predict, build, quick, full or exhaustive; see `tilesight.tune`.
+            None: that of the settings, else quick.
         budget_s: seconds for tuning one call's arguments; None: that of the settings, else no limit.
         database: a SQLAlchemy URL or the path of an SQLite file; None: that of `tilesight.tune`.
         target: the hardware to tune for; `auto`: what the function is compiled for. None: the same for a

@@ -37,9 +37,13 @@ class LowerJob:
 
 @dataclass(frozen=True, slots=True)
 class BuildJob:
-    """Build a candidate into a library in the kernel cache."""
+    """Build a candidate into a library in the kernel cache.
+
+    Without `runnable` a code object is enough, which gives the compiler's figures and cannot be called.
+    """
 
     candidate: Candidate
+    runnable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

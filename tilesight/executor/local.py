@@ -230,7 +230,8 @@ class LocalExecutor:
             case LowerJob():
                 return tasks.lower_and_profile, job.candidate
             case BuildJob():
-                return partial(tasks.build, cache_dir=self._cache_dir), job.candidate
+                build = partial(tasks.build, cache_dir=self._cache_dir, runnable=job.runnable)
+                return build, job.candidate
             case MeasureJob():
                 return tasks.measure, (job.candidate, job.build, job.protocol, job.rival_us)
             case CompareJob():

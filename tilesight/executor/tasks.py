@@ -189,11 +189,11 @@ def fit_failure(kernels: Iterable[KernelProfile], target: Target) -> Failure | N
     return None if reason is None else Failure(FailureKind.DOES_NOT_FIT, f"the kernel {reason}")
 
 
-def build(candidate: Candidate, cache_dir: Path) -> BuildResult:
-    """Build a candidate into the kernel cache."""
+def build(candidate: Candidate, cache_dir: Path, *, runnable: bool = True) -> BuildResult:
+    """Build a candidate into the kernel cache; see `BuildJob`."""
     from ..builder.build import build_kernel
 
-    return build_kernel(candidate, cache_dir)
+    return build_kernel(candidate, cache_dir, runnable=runnable)
 
 
 def measure(item: tuple[Candidate, BuildResult, MeasurementProtocol, float | None]) -> Measurement:

@@ -38,10 +38,11 @@ def time_software(versions: Mapping[str, str]) -> dict[str, str]:
 
 
 class Effort(StrEnum):
-    """How many candidates a session may lower and measure.
+    """How many candidates a session may lower, build and measure.
 
     glance      the model only, and little lowering: the fastest answer
     predict     the model only: nothing is built or measured
+    build       as predict; then 16 candidates are built and predicted again with the compiler's figures
     quick       the model explores; at most 16 candidates are measured
     full        the model explores widely; up to 128 candidates are measured, each chosen from the results
     before it
@@ -52,13 +53,19 @@ class Effort(StrEnum):
 
     GLANCE = "glance"
     PREDICT = "predict"
+    BUILD = "build"
     QUICK = "quick"
     FULL = "full"
     EXHAUSTIVE = "exhaustive"
 
     @property
     def measures(self) -> bool:
-        """Whether it goes beyond predictions."""
+        """Whether candidates are measured."""
+        return self.builds and self is not Effort.BUILD
+
+    @property
+    def builds(self) -> bool:
+        """Whether candidates are built."""
         return self not in (Effort.GLANCE, Effort.PREDICT)
 
 

@@ -14,7 +14,7 @@ from ..records.trial import Status, TrialRecord
 from .observers import Lines
 
 # what the candidates of a phase are counted in
-_COUNTED = {"explore": "lowerings", "measure": "measurements"}
+_COUNTED = {"explore": "lowerings", "build": "builds", "measure": "measurements"}
 _RANKS = {Status.VERIFIED: 0, Status.MEASURED: 1, Status.NOISY: 2}
 
 

@@ -4,8 +4,8 @@
     compare
 
 The tuner is a source of jobs: an executor takes them as it has room. Candidates are built best-predicted
-    first and measured as soon as a device is free; on a GPU the first are built while others are still
-    explored. Executor, model and search are arguments; observers do the side effects.
+first and measured as soon as a device is free; on a GPU the first are built while others are still explored.
+Effort `build` ends after the builds. Executor, model and search are arguments; observers do the side effects.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ..records.session import Baseline, Decision, SessionResult, SessionState, r
 from ..records.trial import TrialRecord
 from ..search.explore import Exploration
 from ..search.optuna_search import SAMPLERS
+from .build_queue import BuildQueue
 from .device_time import DeviceTime
 from .diagnostics import no_legal_config, nothing_worked
 from .finals import Finals
@@ -117,6 +118,11 @@ class Tuner:
     def measures(self) -> bool:
         return self.request.measures and self.limits.measure != 0
 
+    @property
+    def only_builds(self) -> bool:
+        """Whether candidates are built for the compiler's figures alone."""
+        return self.limits.build > 0
+
     def _predict_cached(self) -> None:
         """Predict all candidates in the profile cache: that costs no more than finding the promising ones."""
         configs = (config for config in self.space.configs() if config not in self.trials.records)
@@ -164,6 +170,7 @@ class Tuner:
             spare=self.request.target.is_gpu,
             default=self.search.default,
         )
+        self.builds = BuildQueue(self.trials, self.reranker, self.limits.build, widths[0])
         if self.exploration.wanted:
             self.observer.phase("explore", self.exploration.wanted)
         with closing(self.executor.stream(self)) as stream:
@@ -172,6 +179,12 @@ class Tuner:
         self._leave_exploration()
         if self.measures:
             self.observer.phase_done(self._measured_summary())
+        if self.only_builds:
+            self.observer.phase_done(self.builds.summary())
+            self._notify(
+                f"{self.builds.built_count} candidates are built and predicted with the compiler's "
+                "registers, spills and shared memory; nothing is measured"
+            )
 
     def next(self, lane: Lane) -> Job | None:
         """The next job of a lane, None if there is none now. Builds come before lowerings: devices wait for
@@ -183,7 +196,9 @@ class Tuner:
         return job
 
     def _next(self, lane: Lane) -> LowerJob | BuildJob | MeasureJob | None:
-        if not self.exploration.all_asked and self._late(EXPLORE_SHARE if self.measures else 1.0):
+        if not self.exploration.all_asked and self._late(
+            EXPLORE_SHARE if self.measures or self.only_builds else 1.0
+        ):
             self.exploration.stop()
         if self.exploration.is_over:
             self._leave_exploration()
@@ -191,13 +206,15 @@ class Tuner:
             return self._next_measurement()
         config = self._next_build()
         if config is not None:
-            return BuildJob(self.request.candidate(config))
+            return BuildJob(self.request.candidate(config), runnable=not self.only_builds)
         if self.is_explored and self.queue.is_over:
             return None  # configs near the fastest would not be measured any more
         config = self.exploration.next()
         return None if config is None else LowerJob(self.request.candidate(config))
 
     def _next_build(self) -> Config | None:
+        if self.only_builds:
+            return self.builds.next() if self.is_explored and not self._late() else None
         if (
             not self.measures
             or self.queue.is_over
@@ -253,8 +270,10 @@ class Tuner:
                 self.exploration.record(config)
             case BuildDone(job, result):
                 config, before = job.candidate.config, self.trials.records[job.candidate.config].prediction
-                record = self.queue.built(config, result)
+                record = (self.builds if self.only_builds else self.queue).built(config, result)
                 self.observer.trial(record)
+                if self.only_builds:
+                    self.observer.advanced()
                 if record.failure or record.prediction is not before:
                     self.search.tell(config)
             case MeasureDone(job, measurement, seconds):
@@ -290,6 +309,8 @@ class Tuner:
         if self.measures:
             self.observer.phase("measure", self.queue.wanted + self.device_time.count)
             self.observer.advanced(self.device_time.count)
+        if self.only_builds:
+            self.observer.phase("build", self.builds.wanted)
 
     def _measured_summary(self) -> str:
         left_out = len(self.queue.left_out())

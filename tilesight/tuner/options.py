@@ -17,8 +17,8 @@ class TuneOptions:
     """Options that apply to every workload of a call. Raises `InputError` for a value out of range.
 
     Attributes:
-        effort: How many candidates are explored and measured: `glance`, `predict`, `quick`, `full`
-            or `exhaustive`.
+        effort: How many candidates are explored, built and measured: `glance`, `predict`, `build`, `quick`,
+            `full` or `exhaustive`.
         budget_s: Wall-clock seconds for the whole call; None: no limit.
         seed: Seed of the search.
         sampler: Name of an Optuna sampler, a key of `tilesight.search.optuna_search.SAMPLERS`.
@@ -75,5 +75,5 @@ class TuneOptions:
 
     @property
     def measures(self) -> bool:
-        """Whether the effort goes beyond predictions."""
+        """Whether the effort measures candidates."""
         return self.effort.measures

@@ -25,6 +25,7 @@ class EffortLimits:
         explore: Number of lowerings; configs that differ only in block order share one. Configs in the
             profile cache count as lowered.
         measure: Number of measured candidates.
+        build: Number of candidates that are built although nothing is measured.
         patience: Candidates measured after the last improvement, after which the session ends.
         careful_below: Busy share of the devices below which candidates are measured with the care for
             finalists.
@@ -33,6 +34,7 @@ class EffortLimits:
 
     explore: int | None
     measure: int | None
+    build: int = 0
     patience: int | None = 24
     careful_below: float = 0.0
     early: float = 0.25
@@ -41,6 +43,7 @@ class EffortLimits:
 EFFORT_LIMITS: Mapping[Effort, EffortLimits] = {
     Effort.GLANCE: EffortLimits(explore=24, measure=0),
     Effort.PREDICT: EffortLimits(explore=192, measure=0),
+    Effort.BUILD: EffortLimits(explore=192, measure=0, build=16),
     Effort.QUICK: EffortLimits(explore=128, measure=16),
     Effort.FULL: EffortLimits(explore=400, measure=128, careful_below=0.8, early=0.75),
     Effort.EXHAUSTIVE: EffortLimits(explore=None, measure=None, patience=None),

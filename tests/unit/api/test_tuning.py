@@ -150,10 +150,27 @@ def test_a_glance_lowers_little_and_a_greater_effort_answers_it(fake_line: FakeL
     assert len(fake_line.executor.done["lower"]) == EFFORT_LIMITS[Effort.PREDICT].explore
     again = tune(effort="glance")
     assert again.from_database
-    with pytest.raises(InputError, match="rank measures nothing: effort 'quick' is one of tune"):
-        tilesight.rank("axpy", "cpu", "X0", effort="quick")
+    for effort in ("build", "quick"):
+        with pytest.raises(
+            InputError, match=f"builds and measures nothing: effort '{effort}' is one of tune"
+        ):
+            tilesight.rank("axpy", "cpu", "X0", effort=effort)
     with pytest.raises(InputError, match="a plan has no effort 'glance': take one of predict, quick, full"):
         tilesight.plan("matmul", vary="m=1..8", target="cpu", effort="glance")
+
+
+def test_effort_build_is_for_gpus_that_have_a_compiler_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(
+        InputError, match="for GPUs: a compiler for target cpu reports no registers"
+    ):
+        tilesight.tune("matmul", "cpu", "m=64,n=64,k=64", effort="build")
+    with pytest.raises(InputError, match="effort build builds on this machine: leave out cluster 'local'"):
+        tilesight.tune("matmul", "h200", "M0", effort="build", cluster="local")
+    monkeypatch.setattr("tilesight.machine.toolchain.compiler_for", lambda *_: None)
+    with pytest.raises(ToolchainError, match=r"needs nvcc, .*Predictions need no compiler: --effort predict"):
+        tilesight.tune("matmul", "h200", "M0", effort="build")
 
 
 def test_interrupted_call_goes_on(fake_line: FakeLine) -> None:

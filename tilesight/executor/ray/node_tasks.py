@@ -94,7 +94,7 @@ def _prepare(payload: bytes) -> Any:
     job: LowerJob | BuildJob = unpack_job(payload)
     if isinstance(job, LowerJob):
         return tasks.lower_and_profile(job.candidate)
-    return tasks.build(job.candidate, load_settings().cache_dir)
+    return tasks.build(job.candidate, load_settings().cache_dir, runnable=job.runnable)
 
 
 # ---- measuring: an actor for each device
