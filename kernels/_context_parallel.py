@@ -23,8 +23,7 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import LAUNCHES, RANK, Collective, KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import context_parallel as search_space
-from ..search_spaces.context_parallel import PUSH
-from ..search_spaces.rank_products import SEQUENTIAL
+from ..search_spaces.ways import PUSH, SEQUENTIAL
 from ..target.spec import Target
 from ._kv_cache import CacheOperator, CacheTemplate
 from ._rank_parts import RankParts, after_gather, before_gather, exchange

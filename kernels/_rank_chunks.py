@@ -17,7 +17,6 @@ from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT
-from ._rank_tiles import RankTiles
 from ._ranks import Tensor, announcement, chosen_pointer, on_each, on_rank, pointer_parameters
 from ._scheduled_tiles import GROUP
 
@@ -27,7 +26,7 @@ VECTORS = 8  # that a thread has in flight
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Rows that are spread over ranks, for tiles that are not those of a product (`RankTiles`).
+    """Rows that are spread over ranks.
 
     Attributes:
         rows: of a rank.
@@ -45,30 +44,44 @@ class SharedRows:
 
 
 @dataclass(frozen=True)
+class Boxes:
+    """Boxes of rows that one warp copies by TMA, through shared memory: tiles of A of a product.
+
+    Attributes:
+        rows: of a box, which divide those of a chunk.
+        columns: of a box.
+        stages: boxes that are in shared memory together.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+
+
+@dataclass(frozen=True)
 class Chunks:
     """The chunks of the rows of each rank.
 
     Attributes:
-        tiles: of a product, or what other tiles read. A chunk has whole rows.
+        shared: the rows. A chunk has whole ones.
         height: rows of a chunk, which divide those of a rank.
         senders: blocks that copy.
-        by_tma: whether they copy boxes of the size of tiles of A through shared memory, by one warp (of a
-            product alone); else words, by all threads.
+        boxes: how they copy by TMA; None: words, by all threads.
     """
 
-    tiles: RankTiles | SharedRows
+    shared: SharedRows
     height: int
     senders: int
-    by_tma: bool = False
+    boxes: Boxes | None = None
 
     @property
     def world(self) -> int:
-        return self.tiles.world
+        return self.shared.world
 
     @property
     def number(self) -> int:
         """Chunks of a rank."""
-        return self.tiles.rows // self.height
+        return self.shared.rows // self.height
 
     @property
     def sent(self) -> int:
@@ -84,7 +97,7 @@ class Chunks:
         import tilelang.language as T  # noqa: N812
 
         begin = first // self.height
-        return begin, (T.min(first + count, self.tiles.rows) - 1) // self.height + 1 - begin
+        return begin, (T.min(first + count, self.shared.rows) - 1) // self.height + 1 - begin
 
 
 def shape_of_arrivals(chunks: Chunks) -> Tensor:
@@ -132,25 +145,18 @@ class Gathering:
     """The tensors of a gathering: the rows of each rank, where those of peers go, and flags.
 
     Attributes:
-        own: rows of each rank, or those of this one alone.
-        gathered: of each rank, of shape (world, rows, columns).
+        pairs: of each tensor whose rows go to peers, the own rows and the gathered ones. Own rows are those
+            of each rank, or those of this one alone. Gathered ones are of each rank, of shape (world, rows,
+            columns). A chunk has the same rows of all.
         flags: of barriers.
         arrived: of chunks.
         rank: which of them this one is.
-        more: `own` and `gathered` of further tensors, whose rows go along: a chunk has the same rows of all.
     """
 
-    own: Sequence[Any]
-    gathered: Sequence[Any]
+    pairs: Sequence[tuple[Sequence[Any], Sequence[Any]]]
     flags: Sequence[Any]
     arrived: Sequence[Any]
     rank: Any
-    more: Sequence[tuple[Sequence[Any], Sequence[Any]]] = ()
-
-    @property
-    def pairs(self) -> Sequence[tuple[Sequence[Any], Sequence[Any]]]:
-        """`own` and `gathered` of all tensors."""
-        return ((self.own, self.gathered), *self.more)
 
 
 def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -167,7 +173,7 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., A
             *(T.access_ptr(one[0, 0], "rw", chunks.world, chunks.number) for one in gathering.arrived),
         ]
 
-    copy = (boxes_to_peers if chunks.by_tma else words_to_peers)(chunks, all_flags)
+    copy = (words_to_peers if chunks.boxes is None else boxes_to_peers)(chunks, all_flags)
 
     @T.macro
     def send(gathering, _, stages, block):  # type: ignore[no-untyped-def]
@@ -195,9 +201,9 @@ def words_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) 
     """
     import tilelang.language as T  # noqa: N812
 
-    dtype, threads = chunks.tiles.dtype, chunks.tiles.threads
+    dtype, threads = chunks.shared.dtype, chunks.shared.threads
     width = VECTOR_BYTES // DTYPE_BYTES[dtype]
-    of_row = chunks.tiles.depth // width  # words
+    of_row = chunks.shared.depth // width  # words
     words = chunks.height * of_row
     step = VECTORS * threads
 
@@ -247,15 +253,15 @@ def boxes_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) 
     """
     import tilelang.language as T  # noqa: N812
 
-    tiles = chunks.tiles
-    assert isinstance(tiles, RankTiles), "boxes are those of a product's pipeline"
-    rows, depth, number = tiles.block_m, tiles.config.int("block_k"), tiles.config.int("num_stages")
-    boxes = chunks.height // rows * tiles.depths  # of a chunk
+    assert chunks.boxes is not None
+    rows, depth, number = chunks.boxes.rows, chunks.boxes.columns, chunks.boxes.stages
+    of_row = -(-chunks.shared.depth // depth)
+    boxes = chunks.height // rows * of_row  # of a chunk
     ahead = number - 2  # boxes that are being read. One may be stored, and the one before it has been
 
     def place(chunk: Any, box: Any) -> tuple[slice, slice]:
-        row = chunk * chunks.height + box // tiles.depths * rows
-        column = box % tiles.depths * depth
+        row = chunk * chunks.height + box // of_row * rows
+        column = box % of_row * depth
         return slice(row, row + rows), slice(column, column + depth)
 
     @T.macro
@@ -271,16 +277,17 @@ def boxes_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) 
     @T.macro
     def copy_box(gathering, stages, done, peer, chunk, step):  # type: ignore[no-untyped-def]
         rank, full = gathering.rank, stages[1]
+        own_rows, gathered = gathering.pairs[0]
         if step < boxes:
             T.tma_store_wait(1)
-            on_rank(rank, gathering.own, lambda own: read(own, place(chunk, step), stages, done + step))
+            on_rank(rank, own_rows, lambda own: read(own, place(chunk, step), stages, done + step))
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(full[(done + step) % number])
         if step >= ahead:
             box = done + step - ahead
             T.mbarrier_wait_parity(full[box % number], box // number % 2)
             at = place(chunk, step - ahead)
-            on_rank(peer, gathering.gathered, lambda there: write(there, rank, at, stages, box))
+            on_rank(peer, gathered, lambda there: write(there, rank, at, stages, box))
 
     @T.macro
     def copy_all(gathering, stages, turn, peer, chunk):  # type: ignore[no-untyped-def]

@@ -15,7 +15,8 @@ from ..problem.rounding import SecondInputs
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import RANK, Collective, KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
-from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
+from ..search_spaces.rank_products import product_config, product_workload
+from ..search_spaces.ways import SEQUENTIAL
 from ..target.spec import Target
 from ._exact_products import exact_products
 from .matmul import MatmulGpu

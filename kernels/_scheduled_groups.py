@@ -1,7 +1,7 @@
 """Grouped products on Hopper with explicit pipelines, whose copies go on from tile to tile.
 
-Blocks stay and take the tiles of all groups in turns, or each has one tile. The numbers of tiles of the groups
-before each group are in shared memory, where all threads find the group of a tile.
+Blocks stay and take the tiles of all groups in turns, or each has one tile. The numbers of tiles of the
+groups before each group are in shared memory, where all threads find the group of a tile.
 
 Of a tile that ends its group, warpgroups without a row leave the matrix unit to the others, and rows are
 stored one by one. Other tiles leave by parts through TMA.

@@ -18,11 +18,12 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import all_gather_matmul as search_space
-from ..search_spaces.all_gather_matmul import PUSH, STORE, TMA
-from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
+from ..search_spaces.all_gather_matmul import STORE, TMA
+from ..search_spaces.rank_products import product_config, product_workload
+from ..search_spaces.ways import PUSH, SEQUENTIAL
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._rank_chunks import Chunks, Gathering, chunks_to_peers, shape_of_arrivals
+from ._rank_chunks import Boxes, Chunks, Gathering, SharedRows, chunks_to_peers, shape_of_arrivals
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, layers
 from ._rank_tiles import Beside, RankTiles, product_to_ranks
 from ._ranks import (
@@ -121,7 +122,7 @@ class AllGatherMatmulGpu(RankProductTemplate):
         if config["algorithm"] == PUSH:
             chunks = self._chunks(workload, config)
             found[ARRIVED] = shape_of_arrivals(chunks)
-            found[GATHERED] = ((world, chunks.tiles.rows, workload.dims["k"]), workload.dtype)
+            found[GATHERED] = ((world, chunks.shared.rows, workload.dims["k"]), workload.dtype)
         return found
 
     def _tiles(self, workload: Workload, config: Config) -> RankTiles:
@@ -129,8 +130,11 @@ class AllGatherMatmulGpu(RankProductTemplate):
         return RankTiles(m // world, n, k, world, config, workload.dtype, begin=0)
 
     def _chunks(self, workload: Workload, config: Config) -> Chunks:
-        by_tma = config.str("mechanism", STORE) == TMA
-        return Chunks(self._tiles(workload, config), config.int("chunk_rows"), config.int("senders"), by_tma)
+        tiles, boxes = self._tiles(workload, config), None
+        if config.str("mechanism", STORE) == TMA:
+            boxes = Boxes(tiles.block_m, config.int("block_k"), config.int("num_stages"))
+        rows = SharedRows(tiles.rows, tiles.depth, tiles.world, tiles.dtype, tiles.threads)
+        return Chunks(rows, config.int("chunk_rows"), config.int("senders"), boxes)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """`push` from four cores for each peer; the product's own default where that is not legal."""
@@ -159,10 +163,11 @@ class AllGatherMatmulGpu(RankProductTemplate):
 
         @T.macro
         def load_gathered(a, shard, at, copy):  # type: ignore[no-untyped-def]
+            own_rows, gathered = a.pairs[0]
             if shard == a.rank:
-                on_rank(a.rank, a.own, lambda own: copy(own[at[0], at[1]]))
+                on_rank(a.rank, own_rows, lambda own: copy(own[at[0], at[1]]))
             else:
-                on_rank(a.rank, a.gathered, lambda one: copy(one[shard, at[0], at[1]]))
+                on_rank(a.rank, gathered, lambda one: copy(one[shard, at[0], at[1]]))
 
         if pushes:
             chunks = self._chunks(workload, config)
@@ -176,7 +181,7 @@ class AllGatherMatmulGpu(RankProductTemplate):
             meet(flags, rank)
             if pushes:
                 arrived, gathered = scratch
-                product(Gathering(a, gathered, flags, arrived, rank), b, (c,), rank)
+                product(Gathering([(a, gathered)], flags, arrived, rank), b, (c,), rank)
             else:
                 product(a, b, (c,), rank)
                 meet(flags, rank)

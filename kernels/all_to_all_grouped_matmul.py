@@ -33,8 +33,9 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import RANK, Collective, KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import all_to_all_grouped_matmul as search_space
-from ..search_spaces.all_to_all_grouped_matmul import PUSH, of_second
-from ..search_spaces.rank_products import SEQUENTIAL, product_config
+from ..search_spaces.all_to_all_grouped_matmul import of_second
+from ..search_spaces.rank_products import product_config
+from ..search_spaces.ways import PUSH, SEQUENTIAL
 from ..target.spec import Target
 from ._exact_products import exact_products
 from ._expert_rows import VECTOR, ExpertRows, give_back, place, send, spread, weighted_sums

@@ -30,8 +30,8 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import RANK, Collective, KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import context_parallel_flash_attention as search_space
-from ..search_spaces.context_parallel_flash_attention import FEWEST_ROWS, PUSH
-from ..search_spaces.rank_products import SEQUENTIAL
+from ..search_spaces.context_parallel_flash_attention import FEWEST_ROWS
+from ..search_spaces.ways import PUSH, SEQUENTIAL
 from ..target.spec import Target
 from ._attention_weights import item_attention
 from ._overlapped_attention import Others
@@ -327,7 +327,7 @@ class ContextParallelFlashAttentionGpu(KernelTemplate):
                 return
             flags, arrived, keys, values = scratch
             meet(flags, rank)
-            gathering = Gathering((k,), keys, flags, arrived, rank, (((v,), values),))
+            gathering = Gathering([((k,), keys), ((v,), values)], flags, arrived, rank)
             others = Others(chunks.senders, lambda block: send(gathering, None, None, block))
             attention = scheduled_attention(tiles_of(rank), config, known=True, others=others)
             attention({**found, "K": (gathering, 0), "V": (gathering, 1)}, grid, place)

@@ -370,12 +370,13 @@ class FlashAttentionBwdGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries (128 of short rows).
 
-        Two warpgroups share 64 keys of wide rows. From 224 columns on, only one stage fits. For wide rows and
-        for a softcap a third kernel computes dQ. Sums in memory are faster for other long sequences.
+        Two warpgroups share 64 keys of wide rows. For these and for a softcap a third kernel computes dQ. Sums
+        in memory are faster for other long sequences.
         """
         space = self.space(workload, target)
         hopper = "bulk_add" in next(p.values for p in space.parameters if p.name == "dq")
-        wide, capped = search_space.is_wide(workload), bool(self.operator.attribute(workload.attrs, "softcap"))
+        wide = search_space.is_wide(workload)
+        capped = bool(self.operator.attribute(workload.attrs, "softcap"))
         wanted = Config(
             {
                 "block_m": 128 if hopper and not wide else 64,

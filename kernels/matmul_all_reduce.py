@@ -19,7 +19,8 @@ from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import matmul_all_reduce as search_space
 from ..search_spaces.matmul_all_reduce import ONE_SHOT, TWO_SHOT
-from ..search_spaces.rank_products import SEQUENTIAL, SPREAD, product_config, product_workload
+from ..search_spaces.rank_products import SPREAD, product_config, product_workload
+from ..search_spaces.ways import SEQUENTIAL
 from ..target.spec import Target
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, sums_to_all

@@ -20,8 +20,9 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import Collective, KernelTemplate
 from ..problem.workload import Workload
 from ..search_spaces import matmul_reduce_scatter as search_space
-from ..search_spaces.matmul_reduce_scatter import ADD, PUSH
-from ..search_spaces.rank_products import SEQUENTIAL, SPREAD, product_config, product_workload
+from ..search_spaces.matmul_reduce_scatter import ADD
+from ..search_spaces.rank_products import SPREAD, product_config, product_workload
+from ..search_spaces.ways import PUSH, SEQUENTIAL
 from ..target.spec import Target
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, zeros

@@ -9,8 +9,9 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .rank_products import LAST, product_workload, rows_within, space_of_ways
+from .ways import PUSH
 
-PULL, PUSH = "pull", "push"
+PULL = "pull"
 STORE, TMA = "store", "tma"
 WAYS: Mapping[str, str] = {
     PULL: "tiles read the rows of their rank by TMA, once for each column of tiles, the own ones first",

@@ -10,9 +10,9 @@ from ..problem.workload import Workload
 from ..target.spec import Target
 from . import grouped_matmul
 from .grouped_matmul import is_ahead
-from .rank_products import SEQUENTIAL, product_config, with_ways
+from .rank_products import product_config
+from .ways import PUSH, SEQUENTIAL, with_ways
 
-PUSH = "push"
 WAYS: Mapping[str, str] = {
     SEQUENTIAL: "the library's all-gather of all rows before the products, and its reduce-scatter after them",
     PUSH: "kernels store rows at the ranks of their experts, and sums at the ranks of their tokens",

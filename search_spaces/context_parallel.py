@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from ..problem.space import SearchSpace
 from ..target.spec import Target
-from .rank_products import SEQUENTIAL, with_ways
+from .ways import PUSH, SEQUENTIAL, with_ways
 
-PUSH = "push"
 WAYS: Mapping[str, str] = {
     SEQUENTIAL: "the library's all-gather of the results of ranks, between two kernels",
     PUSH: "1 kernel stores results at the ranks that own their heads, waits for flags, and combines them",

@@ -9,9 +9,8 @@ from ..problem.workload import Workload
 from ..target.spec import Target
 from . import flash_attention
 from .flash_attention import SCHEDULES
-from .rank_products import SEQUENTIAL, SpaceOfWays, own_values, within_reach
+from .ways import PUSH, SEQUENTIAL, SpaceOfWays, own_values, within_reach
 
-PUSH = "push"
 WAYS: Mapping[str, str] = {
     SEQUENTIAL: "the library's all-gather of keys and values, then attention",
     PUSH: "some blocks copy the own keys and values to all peers, once, and tiles wait, the own ones first",

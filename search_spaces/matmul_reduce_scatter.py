@@ -17,8 +17,9 @@ from .rank_products import (
     sums_in_turns,
     sums_meanwhile,
 )
+from .ways import PUSH
 
-ADD, PUSH = "add", "push"
+ADD = "add"
 WAYS: Mapping[str, str] = {
     ADD: "each tile is added to its rank's output by TMA, in the dtype of the output and in changing order",
     PUSH: "each tile is stored at its rank by TMA, which adds those of all ranks in float32",

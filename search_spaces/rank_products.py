@@ -1,8 +1,7 @@
-"""What search spaces of products of several ranks share: the way, and the rules of tiles that go to ranks.
+"""What search spaces of products of several ranks share: parameters and rules of tiles that go to ranks.
 
-One space has all ways to compute an operator. `sequential` is the product of one device with all its
-schedules, and the library's collective. Of the other ways each block stays and walks over tiles. They reach
-the devices of one host only, so of a pod all but `sequential` are refused.
+`sequential` is the product of one device with all its schedules, and the library's collective. Of the other
+ways each block stays and walks over tiles.
 """
 
 from __future__ import annotations
@@ -12,23 +11,19 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.group_operator import MOST_RANKS, WORLD
-from ..problem.rejections import Rejected
+from ..problem.group_operator import WORLD
 from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
 from ..target.spec import Target
 from . import matmul
 from .matrix_unit import is_hopper
+from .ways import SEQUENTIAL, SpaceOfWays, own_values, within_reach
 
-SEQUENTIAL = "sequential"
 LAST, SPREAD = "last", "spread"
 ORDERS = (LAST, SPREAD)
 # rules of the product alone that tiles for ranks do not have: they stay on their cores in any case
 _OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
 _ALIGNED = 16  # bytes at which rows begin that TMA copies
-ANOTHER_WAY = "way"  # rule: a way has its own values
-WITHIN_REACH = "one host"  # rule: a kernel reaches the devices of its host
-LEAST_CORES = 72  # for kernels with blocks that wait: these are resident, and others run beside them
 FEWEST_TILES = 16  # for which tiles go to ranks
 SUMMERS = (0, 8, 16)  # fewer do not keep up with the product (experiments/groups)
 SUMS = Parameter(
@@ -88,58 +83,6 @@ def sums_meanwhile(workload: Workload) -> Constraint:
         return f"summers={summers} have nothing to add before all {tiles} tiles are computed: take summers=0"
 
     return Constraint("sums meanwhile", violation, is_waste=True)
-
-
-class SpaceOfWays(SearchSpace):
-    """A space whose ways have different parameters.
-
-    All combinations of all values would be many, of which next to none is legal. So the legal ones are looked
-    for among the values that each way may have. `constraints` have rules for the others.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[Parameter],
-        constraints: Sequence[Constraint],
-        of_ways: Sequence[Mapping[str, tuple[Value, ...]]],
-    ) -> None:
-        """`of_ways`: values of the parameters that a way may have, in the order of the ways."""
-        super().__init__(parameters, constraints)
-        self._of_ways = of_ways
-
-    def _enumerate(self) -> tuple[list[tuple[int, ...]], Rejected]:
-        points: list[tuple[int, ...]] = []
-        rejected = Rejected()
-        left = self.size
-        for values in self._of_ways:
-            part = SearchSpace(
-                [Parameter(p.name, values[p.name], default=p.default) for p in self.parameters],
-                self.constraints,
-            )
-            for config in part.configs():
-                found = [(p, p.of(config)) for p in self.parameters]
-                points.append(
-                    tuple(next(i for i, v in enumerate(p.values) if v == value) for p, value in found)
-                )
-            of_part = part.rejected()
-            for name, count in of_part.counts.items():
-                rejected.add(name, count, of_part.examples[name])
-            left -= part.size
-        if left:
-            rejected.add(ANOTHER_WAY, left, self._with_a_value_of_another_way())
-        return points, rejected
-
-    def _with_a_value_of_another_way(self) -> str:
-        """The reason given for a config that has a value of another way."""
-        for values in self._of_ways:
-            own = {p.name: values[p.name][0] for p in self.parameters}
-            for parameter in self.parameters:
-                for value in parameter.values:
-                    config = self.config({**own, parameter.name: value})
-                    for broken in self.violations(config)[:1]:
-                        if broken.constraint == ANOTHER_WAY:
-                            return broken.reason
-        raise AssertionError("no rule refuses what no way has")
 
 
 def space_of_ways(
@@ -212,46 +155,6 @@ def space_of_ways(
     )
 
 
-def with_ways(
-    alone: SearchSpace, ways: Mapping[str, str], target: Target, rules: Sequence[Constraint] = ()
-) -> SearchSpace:
-    """The space of one rank's kernel, and the ways in which ranks exchange what it takes or leaves.
-
-    Args:
-        alone: the space of the kernel.
-        ways: `sequential` and others, with their meaning.
-        target: the target.
-        rules: further rules.
-    """
-    some = tuple(ways) if target.int("core.count") >= LEAST_CORES else (SEQUENTIAL,)
-    algorithm = Parameter("algorithm", some, "; ".join(ways[way] for way in some))
-    return SearchSpace((algorithm, *alone.parameters), (*within_reach(target), *rules, *alone.constraints))
-
-
-def within_reach(target: Target) -> tuple[Constraint, ...]:
-    """The rule that only `sequential` is legal, on a target of which a kernel does not reach all devices."""
-    beyond = _out_of_reach(target)
-
-    def violation(config: Config) -> str | None:
-        way = config.str("algorithm")
-        return None if way == SEQUENTIAL else f"algorithm={way} {beyond}: take algorithm={SEQUENTIAL}"
-
-    return (Constraint(WITHIN_REACH, violation),) if beyond else ()
-
-
-def _out_of_reach(target: Target) -> str | None:
-    """Why a kernel cannot store to all ranks; None if it can."""
-    level = target.unreached
-    if level is not None:
-        return (
-            f"stores at addresses of peers, which kernels have within 1 host, and level '{level.name}' "
-            f"of target {target.name} is {level.devices} of them"
-        )
-    if target.world > MOST_RANKS:
-        return f"takes the tensors of {MOST_RANKS} ranks at most, and target {target.name} has {target.world}"
-    return None
-
-
 def _space_of_hosts(
     alone: SearchSpace, ways: Mapping[str, str], reach: tuple[Constraint, ...]
 ) -> SearchSpace:
@@ -284,40 +187,6 @@ def _widened(parameter: Parameter, value: Value | None) -> Parameter:
     if value is None or value in parameter.values:
         return parameter
     return replace(parameter, values=(*parameter.values, value))
-
-
-def own_values(
-    parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[Value, ...]]], kernels: str
-) -> Constraint:
-    """A way has its own values of a parameter. One rule for each, so that it reads no others.
-
-    Args:
-        parameter: the parameter.
-        of_ways: its values, and those of others, by way.
-        kernels: what the kernels of one device compute, for messages.
-    """
-
-    def violation(config: Config) -> str | None:
-        way, value = config.str("algorithm"), parameter.of(config)
-        values = of_ways[way][parameter.name]
-        if value in values:
-            return None
-        is_alone = way != SEQUENTIAL and value in of_ways[SEQUENTIAL][parameter.name]
-        what = f"is of {kernels} of 1 device"
-        if not is_alone:
-            others = [other for other, known in of_ways.items() if value in known[parameter.name]]
-            ways = "1 other way" if len(others) == 1 else f"{len(others)} other ways"
-            what = f"is of {ways}, algorithm={' or '.join(others)}"
-        elif parameter.name == "persistent":
-            what = (
-                "has a block a tile, and blocks that wait for ranks hold their cores, so all must be resident"
-            )
-        return (
-            f"{parameter.name}={value} {what}: take {parameter.name}={str(values[0]).lower()} with "
-            f"algorithm={way}"
-        )
-
-    return Constraint(ANOTHER_WAY, violation)
 
 
 def _adapted(constraint: Constraint) -> Constraint:

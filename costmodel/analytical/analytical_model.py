@@ -103,9 +103,7 @@ class AnalyticalModel:
             ValueError: a kernel does not fit the target.
         """
         return [
-            None
-            if kernel.kind == "cpu" or kernel.collective is not None or kernel.meetings
-            else self._terms(kernel, target).traffic
+            None if kernel.kind == "cpu" or kernel.is_exchange else self._terms(kernel, target).traffic
             for kernel in kernels
         ]
 
@@ -124,8 +122,7 @@ class AnalyticalModel:
         found: list[TimelinePart] = []
         for number, (kernel, prediction) in enumerate(zip(kernels, predictions, strict=True), 1):
             name = f"kernel {number}" if len(kernels) > 1 else "kernel"
-            is_of_cores = kernel.collective is None and not kernel.meetings
-            terms = self._terms(kernel, target) if is_of_cores else None
+            terms = None if kernel.is_exchange else self._terms(kernel, target)
             found += kernel_parts(name, prediction, terms)
         return [*one_after_another(predictions), *found] if len(kernels) > 1 else found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from itertools import pairwise
+from itertools import zip_longest
 
 from ...profile.values import CLUSTER, Access, MatrixWork, Space, Work
 from ...target.spec import Target
@@ -115,11 +115,7 @@ def demand(
         vector=vector,
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
         issue=instructions / target["core.issue_per_cycle"],
-        copy=sum(
-            copy_cycles(a, constants, edge_weight) * receivers
-            for a, receivers in zip(work.accesses, receivers_of(work, blocks), strict=True)
-            if _is_bulk(a)
-        ),
+        copy=sum(copy_cycles(a, constants, edge_weight) * n for a, n in bulk_copies(work, blocks)),
         l2=_l2_cycles(work, target, constants, cores_busy),
         cluster=_cluster_cycles(work, target, blocks),
     )
@@ -197,21 +193,27 @@ def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> flo
     return rows * (constants.copy_row_cycles + outside * constants.outside_row_cycles)
 
 
-def receivers_of(work: Work, blocks: int) -> list[float]:
-    """For each access, the blocks of a cluster whose shared memory it fills: 1 unless it is a multicast.
+def bulk_copies(work: Work, blocks: int) -> list[tuple[Access, float]]:
+    """The bulk copies among `work`, each with the number of blocks of a cluster that receive it.
 
-    One block issues the copies for its cluster, so the mean block has only a part of them. All blocks wait
-    for that one: its copies bound the pace.
+    That is 1 unless it is a multicast. One block issues the copies for its cluster, so the mean block has
+    only a part of them. All blocks wait for that one: its copies bound the pace.
 
     Args:
-        work: accesses of one block; the shared side of a bulk copy stands after its global side.
+        work: of one block; the shared side of a bulk copy stands after its global side.
         blocks: blocks of the cluster.
     """
-    found = [1.0] * len(work.accesses)
-    for i, (access, side) in enumerate(pairwise(work.accesses) if blocks > 1 else ()):
-        if _is_bulk(access) and not access.write and side.space is Space.SHARED and access.instructions:
-            found[i] = max(1.0, side.instructions / access.instructions)
-    return found
+    sides = zip_longest(work.accesses, work.accesses[1:])
+    return [(access, _receivers(access, side, blocks)) for access, side in sides if _is_bulk(access)]
+
+
+def _receivers(access: Access, side: Access | None, blocks: int) -> float:
+    """The blocks of a cluster that receive a bulk copy, whose other side may be `side`."""
+    if side is None or side.space is not Space.SHARED or access.write:
+        return 1.0
+    if blocks == 1 or not access.instructions:
+        return 1.0
+    return max(1.0, side.instructions / access.instructions)
 
 
 def is_plain_shared(access: Access) -> bool:

@@ -209,7 +209,7 @@ def _without_spills(case: HeadroomCase) -> HeadroomCase:
         return replace(case, built={**case.built, "spill_bytes": 0})
 
     def fitting(kernel: KernelProfile) -> KernelProfile:
-        if not kernel.roles:  # a barrier of ranks, or a collective of the library
+        if kernel.is_exchange:
             return kernel
         lacking, share = occupancy(kernel, case.target).spilled, live_share(kernel)
         roles = (
@@ -223,7 +223,7 @@ def _without_spills(case: HeadroomCase) -> HeadroomCase:
 
 def _without_network(case: HeadroomCase) -> HeadroomCase:
     """Stores to peers are local ones, and nothing waits for peers or for the library's collectives."""
-    computing = tuple(replace(kernel, waits=0) for kernel in case.kernels if kernel.roles)
+    computing = tuple(replace(kernel, waits=0) for kernel in case.kernels if not kernel.is_exchange)
     return _accesses(lambda access: replace(access, peer=""))(replace(case, kernels=computing))
 
 

@@ -119,7 +119,7 @@ def spilling_role(profile: KernelProfile) -> Role:
 
 def misfit(profile: KernelProfile, target: Target) -> str | None:
     """Why a block of this kernel cannot run on the target; None if it can."""
-    if profile.meetings or profile.collective:
+    if profile.is_exchange:
         return None
     if not profile.roles:
         return "does nothing that takes time: there is nothing to predict"

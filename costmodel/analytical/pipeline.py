@@ -13,13 +13,13 @@ from .constants import Constants
 from .demand import (
     RESOURCES,
     Demand,
+    bulk_copies,
     copy_cycles,
     demand,
     is_plain_shared,
     l2_bytes,
     l2_bytes_per_cycle,
     l2_writes_per_cycle,
-    receivers_of,
 )
 from .fetch import fetch_cycles
 from .first_level import first_level_room, fresh_share, held_tables, is_table_load, missing_share
@@ -45,6 +45,7 @@ SMALL_OPERAND = 1 / 8
 # Resources that are stations of the queueing network of `Flow` as well: the matrix pipe, and arithmetic. The
 # copies of a block use shared memory beside its loads and stores, so that is not among them.
 STATIONS = ("matrix", "vector", "special", "issue")
+BulkLoad = tuple[Access, float]  # of an iteration, and the blocks of a cluster that receive it
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 FEW_STEPS = 0.5  # fewer are none, but for rounding
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
@@ -278,8 +279,8 @@ class CorePipeline:
         """Of each group of bulk copies in one iteration of `phase`, which complete on one barrier: the cycles
         from issue to arrival, and the buffers that its copies take in turn.
         """
-        groups = _groups(phase, consumer)
-        return [(self._bulk_arrival(group), max(1, min(a.slots for a in group))) for group in groups]
+        groups = _groups(self._bulk_loads(phase), consumer)
+        return [(self._bulk_arrival(group), max(1, min(a.slots for a, _ in group))) for group in groups]
 
     @cached_property
     def _demands(self) -> dict[int, Demand]:
@@ -310,7 +311,7 @@ class CorePipeline:
             return None
         producer = [p for r in self.profile.roles if r.name == "producer" for p in r.phases]
         if not phase.is_loop:
-            copies = [p for p in producer if not p.is_loop and _bulk_loads(p)]
+            copies = [p for p in producer if not p.is_loop and self._bulk_loads(p)]
             waiting = [p for p in role.phases if not p.is_loop and p.work.barrier_waits]
             return copies[0] if copies and waiting[:1] == [phase] else None
         if not phase.work.barrier_waits:
@@ -610,7 +611,7 @@ class CorePipeline:
         period = idle = 0.0
         for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
             iteration = flow.beside(resident, self.constants.contention, idle)
-            held = self._held_cycles(flow, consumer, iteration, _operands(phase))
+            held = self._held_cycles(flow, consumer, iteration, _operands(self._bulk_loads(phase)))
             bounds = [(arrival + held) / slots for arrival, slots in rings]
             if grouped:
                 # less than an iteration ahead, copies arrive while a part of it is computed
@@ -667,36 +668,25 @@ class CorePipeline:
 
     def _fill(self, phase: Phase, consumer: Phase) -> float:
         """Cycles until the first iteration of a loop, or a straight phase with copies, has its data."""
-        loads = _bulk_loads(phase) if phase.is_loop or consumer.work.barrier_waits else []
+        loads = self._bulk_loads(phase) if phase.is_loop or consumer.work.barrier_waits else []
         grouped = phase.is_loop or consumer.work.block_syncs
         return max(
             self._bulk_arrival(loads) if loads else 0.0, self.grouped_arrival(phase) if grouped else 0.0
         )
 
-    def _bulk_arrival(self, group: list[Access]) -> float:
+    def _bulk_loads(self, phase: Phase) -> list[BulkLoad]:
+        copies = bulk_copies(phase.work, self.profile.cluster)
+        return [(a, receivers) for a, receivers in copies if a.asynchronous and not a.write]
+
+    def _bulk_arrival(self, group: Sequence[BulkLoad]) -> float:
         """Cycles from the issue of a group of bulk copies to the wake-up of the waiting threads."""
-        receivers = [self._receivers[id(a)] for a in group]
-        engine = sum(
-            copy_cycles(a, self.constants, self.edge_weight) * n
-            for a, n in zip(group, receivers, strict=True)
-        )
-        transfer = sum(a.bytes * n for a, n in zip(group, receivers, strict=True)) / self._l2_share
-        waiting = self._waiting(group) * self.constants.copy_miss_factor
+        engine = sum(copy_cycles(a, self.constants, self.edge_weight) * n for a, n in group)
+        transfer = sum(a.bytes * n for a, n in group) / self._l2_share
+        waiting = self._waiting([a for a, _ in group]) * self.constants.copy_miss_factor
         start = self.constants.copy_start_cycles
-        if max(receivers) > 1:  # the other blocks report first that they have read the buffer
+        if max(n for _, n in group) > 1:  # the other blocks report first that they have read the buffer
             start += self.target["cluster.network.latency_cycles"]
         return start + latency_cycles(self.target, waiting) + max(transfer, engine)
-
-    @cached_property
-    def _receivers(self) -> dict[int, float]:
-        phases = [phase for role in self.profile.roles for phase in role.phases]
-        return {
-            id(access): receivers
-            for phase in phases
-            for access, receivers in zip(
-                phase.work.accesses, receivers_of(phase.work, self.profile.cluster), strict=True
-            )
-        }
 
     def grouped_arrival(self, phase: Phase) -> float:
         """Cycles until copies arrive that threads issue in groups (cp.async); 0 if there are none."""
@@ -718,10 +708,10 @@ class CorePipeline:
         return l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
 
 
-def _operands(loading: Phase) -> int:
+def _operands(loads: Sequence[BulkLoad]) -> int:
     """The number of bulk loads of an iteration that are not small beside the largest one."""
-    loads = [a.bytes for a in _bulk_loads(loading)]
-    return sum(size >= max(loads) * SMALL_OPERAND for size in loads)
+    sizes = [a.bytes for a, _ in loads]
+    return sum(size >= max(sizes) * SMALL_OPERAND for size in sizes)
 
 
 def _loading_share(loads: Sequence[Access], warps: float) -> float:
@@ -745,20 +735,11 @@ def _of_one_warp(access: Access, warps: float) -> float:
     return access.instructions / max(1.0, warps * access.warp_share)
 
 
-def _groups(phase: Phase, consumer: Phase) -> list[list[Access]]:
+def _groups(loads: list[BulkLoad], consumer: Phase) -> list[list[BulkLoad]]:
     """Bulk loads in groups by barrier: one group if the consumer waits once an iteration, else one a load."""
-    loads = _bulk_loads(phase)
     if consumer.work.barrier_waits > 1:
-        return [[a] for a in loads]
+        return [[load] for load in loads]
     return [loads] if loads else []
-
-
-def _bulk_loads(phase: Phase) -> list[Access]:
-    return [
-        a
-        for a in phase.work.accesses
-        if a.space is Space.GLOBAL and a.asynchronous and not a.write and a.mechanism == "tma"
-    ]
 
 
 __all__ = ["CorePipeline", "PhaseParts", "PhaseTime", "iterations_in_flight", "latency_cycles"]

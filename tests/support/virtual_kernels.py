@@ -21,7 +21,7 @@ from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import AWAIT, AWAIT_ALL, AWAIT_RESULTS, AWAIT_TILE, MEET, WORLD
 from tilesight.problem.space import Config
 from tilesight.records.trial import BuildResult
-from tilesight.search_spaces.rank_products import SEQUENTIAL
+from tilesight.search_spaces.ways import SEQUENTIAL
 from tilesight.target.spec import Target, load_target
 
 # operators whose kernels of several ranks have a block for each core

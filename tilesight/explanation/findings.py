@@ -238,7 +238,7 @@ def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Targe
             yield f"Spills: the compiler spills {compiled:.0f} bytes a thread{holders}{cost}{worth}."
         return
     for number, kernel in enumerate(kernels if target.is_gpu else ()):
-        if not kernel.roles:  # a barrier of ranks, or a collective of the library
+        if kernel.is_exchange:
             continue
         for role, short in occupancy(kernel, target).spilled.items():
             who = "threads" if role == "all" else f"{role} threads"

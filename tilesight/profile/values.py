@@ -242,11 +242,15 @@ class KernelProfile:
     min_blocks_per_core: int = 1  # resident blocks for which the compiler leaves registers
 
     @property
+    def is_exchange(self) -> bool:
+        """Whether it is a barrier of ranks or a collective of the library: it has no work on cores."""
+        return bool(self.meetings or self.collective)
+
+    @property
     def communicates(self) -> bool:
         """Whether it needs the network between devices."""
         return bool(
-            self.meetings
-            or self.collective
+            self.is_exchange
             or any(a.peer for role in self.roles for phase in role.phases for a in phase.work.accesses)
         )
 

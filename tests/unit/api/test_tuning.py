@@ -162,9 +162,7 @@ def test_a_glance_lowers_little_and_a_greater_effort_answers_it(fake_line: FakeL
 def test_effort_build_is_for_gpus_that_have_a_compiler_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(
-        InputError, match="for GPUs: a compiler for target cpu reports no registers"
-    ):
+    with pytest.raises(InputError, match="for GPUs: a compiler for target cpu reports no registers"):
         tilesight.tune("matmul", "cpu", "m=64,n=64,k=64", effort="build")
     with pytest.raises(InputError, match="effort build builds on this machine: leave out cluster 'local'"):
         tilesight.tune("matmul", "h200", "M0", effort="build", cluster="local")

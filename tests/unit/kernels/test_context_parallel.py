@@ -18,7 +18,7 @@ from tilesight.lowering.dynamic import lower_candidate
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import ANNOUNCE_RESULT, AWAIT_RESULTS
 from tilesight.problem.rejections import rejections
-from tilesight.search_spaces.rank_products import LEAST_CORES
+from tilesight.search_spaces.ways import LEAST_CORES
 from tilesight.target.spec import load_target
 
 NODE = load_target("h200x4")

@@ -18,7 +18,7 @@ from tilesight.lowering.dynamic import lower_candidate
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import AWAIT_ALL, AWAIT_RESULTS, GroupOperator
 from tilesight.problem.space import Config
-from tilesight.search_spaces.rank_products import LEAST_CORES
+from tilesight.search_spaces.ways import LEAST_CORES
 from tilesight.target.spec import load_target
 
 NAME = "all_to_all_grouped_matmul"

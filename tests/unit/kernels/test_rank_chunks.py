@@ -14,13 +14,11 @@ from tests.support.recorded_ir import only_text
 from tests.support.sending_blocks import check_senders
 from tilesight.executor.tasks import lower_and_profile
 from tilesight.kernels import template_for
-from tilesight.kernels._rank_chunks import Chunks, chunk_functions
-from tilesight.kernels._rank_tiles import RankTiles
+from tilesight.kernels._rank_chunks import Chunks, SharedRows, chunk_functions
 from tilesight.kernels._ranks import barrier_function
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT, MEET
-from tilesight.problem.space import Config
 from tilesight.target.spec import load_target
 
 NODE = load_target("h100x2")
@@ -136,14 +134,13 @@ def test_what_tma_reads_is_fenced_after_the_wait() -> None:
     assert body.index("read_flag(here") < body.index("__syncwarp();") < body.index(FENCE)
 
 
-def tiles(rows: int, world: int) -> RankTiles:
-    config = Config({"block_m": 128, "block_n": 128, "block_k": 64, "threads": 256, "swizzle": 8})
-    return RankTiles(rows, 256, 64, world, config, "bfloat16", begin=0)
+def chunks_of(rows: int, world: int, height: int) -> Chunks:
+    return Chunks(SharedRows(rows, 64, world, "bfloat16", 384), height, senders=3)
 
 
 @pytest.mark.parametrize(("world", "rank"), [(2, 0), (2, 1), (4, 0), (4, 3)])
 def test_each_chunk_goes_to_each_peer_once_and_to_one_peer_at_a_time(world: int, rank: int) -> None:
-    chunks = Chunks(tiles(256, world), 64, 3)
+    chunks = chunks_of(256, world, 64)
     order = [chunks.place(index, rank) for index in range(chunks.sent)]
     assert len(set(order)) == len(order) == (world - 1) * 4
     peers = [(rank - step) % world for step in range(1, world)]
@@ -154,7 +151,7 @@ def test_each_chunk_goes_to_each_peer_once_and_to_one_peer_at_a_time(world: int,
 
 @pytest.mark.parametrize("height", [32, 64, 160])
 def test_tiles_wait_for_all_chunks_that_have_rows_of_theirs(height: int) -> None:
-    chunks = Chunks(tiles(320, 2), height, 4)
+    chunks = chunks_of(320, 2, height)
     for first in range(0, 320, 192):
         begin, number = (int(value) for value in chunks.of_rows(first, 192))
         wanted = {row // height for row in range(first, min(first + 192, 320))}

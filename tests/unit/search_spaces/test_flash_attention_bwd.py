@@ -84,10 +84,10 @@ def test_wide_rows_have_kernels_everywhere(target: str, shape: str) -> None:
     assert not space.violations(default)
 
 
-@pytest.mark.parametrize(("shape", "stages"), [("FB8", 1), ("FB9", 2)])
-def test_the_default_has_the_stages_that_fit_beside_the_tile_of_bulk_adds(shape: str, stages: int) -> None:
+@pytest.mark.parametrize("shape", ["FB8", "FB9"])
+def test_the_default_of_wide_rows_has_a_kernel_for_dq(shape: str) -> None:
     default = TEMPLATE.default_config(BACKWARD.workload(shape), load_target("h200"))
-    assert default == Config({**BASE, "dq": "bulk_add", "num_stages": stages})
+    assert default == Config({**BASE, "dq": "separate", "num_stages": 2})
 
 
 @pytest.mark.parametrize("target", ["h200", "a100", "mi300x"])

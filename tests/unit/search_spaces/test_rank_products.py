@@ -14,7 +14,7 @@ from tilesight.kernels import template_for
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.problem.rejections import rejections
 from tilesight.problem.space import Config, SearchSpace
-from tilesight.search_spaces.rank_products import ANOTHER_WAY, WITHIN_REACH
+from tilesight.search_spaces.ways import ANOTHER_WAY, WITHIN_REACH
 from tilesight.target.part import part_of
 from tilesight.target.spec import Target, load_target, parse_target
 

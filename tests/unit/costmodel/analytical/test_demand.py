@@ -12,9 +12,9 @@ from tilesight.costmodel.analytical.demand import (
     L2_UPDATES,
     L2_WRITES,
     LINE_REQUEST_BYTES,
+    bulk_copies,
     copy_cycles,
     demand,
-    receivers_of,
 )
 from tilesight.profile.values import Access, Space, Work
 from tilesight.target.spec import load_target
@@ -122,8 +122,8 @@ def bulk_load(copies: float, *, inside: float = 1.0, turns: int = 1) -> tuple[Ac
 
 def test_the_block_of_a_cluster_that_copies_for_all_sets_the_pace() -> None:
     alone, shared = (Work(accesses=bulk_load(copies)) for copies in (1.0, 0.5))
-    assert receivers_of(shared, 2) == [2.0, 1.0]
-    assert receivers_of(alone, 2) == receivers_of(alone, 1) == [1.0, 1.0]
+    assert bulk_copies(shared, 2) == [(shared.accesses[0], 2.0)]
+    assert bulk_copies(alone, 2) == bulk_copies(alone, 1) == [(alone.accesses[0], 1.0)]
     one, two = demand(alone, H200, DEFAULT, CORES), demand(shared, H200, DEFAULT, CORES, blocks=2)
     assert two.copy == one.copy > 0
     assert two.l2 == pytest.approx(one.l2 / 2)  # the tile crosses L2 once for both
