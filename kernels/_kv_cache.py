@@ -43,7 +43,7 @@ class CacheOperator(Operator):
     attrs: ClassVar[Mapping[str, Value]] = {"page": 0, "lengths": "full", "lse": False, "scale": 0.0}
     later_attrs = ("scale",)
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {
-        "page": (0, 16, 32, 64, 128, 256),
+        "page": (0, 1, 16, 32, 64, 128, 256),
         "lengths": ("full", "mixed"),
     }
 

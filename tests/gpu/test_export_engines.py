@@ -6,9 +6,10 @@ No engine is needed. Run: python -m pytest tests/gpu/test_export_engines.py
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,28 @@ ATTENTION = {
 }
 
 
+CACHE = {
+    "batch": 5,
+    "heads": 8,
+    "kv_heads": 2,
+    "kv_len": 300,
+    "head_dim": 128,
+    "page": 1,
+    "lengths": "mixed",
+    "lse": True,
+}
+
+
+def stated(inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of a definition: it has pages of a table's rows as one list with offsets."""
+    if "Table" not in inputs:
+        return list(inputs.values())
+    lengths = inputs["Lengths"].tolist()
+    pages = torch.cat([row[:length] for row, length in zip(inputs["Table"], lengths, strict=True)])
+    ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
+    return [inputs["Q"][:, 0], inputs["K"], inputs["V"], ends, pages]
+
+
 @pytest.mark.parametrize(
     ("kernel", "shape", "dynamic", "name"),
     [
@@ -149,6 +172,7 @@ ATTENTION = {
             ["batch", "tokens", "tokens_kv"],
             "gqa_ragged_prefill_causal_h8_kv2_d128",
         ),
+        ("flash_decoding", CACHE, ["pages", "batch"], "gqa_paged_decode_h8_kv2_d128_ps1"),
     ],
 )
 def test_solutions_write_what_references_return(
@@ -186,7 +210,7 @@ def test_solutions_write_what_references_return(
     rows = dynamic[-1] if kernel != "flash_attention_varlen" else "tokens"
     for size in (shape[rows], shape[rows] - 3):
         asked = Workload(kernel, {**workload.dims, rows: size}, workload.dtype, workload.attrs)
-        given = [*operator.inputs(asked, "cuda", 3).values()]
+        given: list[Any] = stated(operator.inputs(asked, "cuda", 3))
         if "sm_scale" in definition["inputs"]:
             given.append(shape["head_dim"] ** -0.5)
         found = reference["run"](*given)

@@ -21,8 +21,6 @@ LOG2_E = math.log2(math.e)
 
 # why other definitions of the public data set are no operators here, by op_type
 OTHERS: Mapping[str, str] = {
-    "gqa_paged": "its page tables are lists of pages in one tensor with offsets, and those of flash_decoding "
-    "have a row for each item",
     "mla_paged": "it has the two parts of queries and keys in tensors of their own, and mla_decode has one; "
     "its page tables are lists of pages in one tensor with offsets",
     "dsa_paged": "it has the two parts of queries and keys in tensors of their own, and mla_decode has one",
@@ -274,8 +272,7 @@ class RaggedMatch(TraceMatch):
         scale = float(problem.attribute("scale")) or problem.fixed["head_dim"] ** -0.5
         return (
             "def run(q, k, v, qo_indptr, kv_indptr, sm_scale, output, lse):\n"
-            f"    if abs(float(sm_scale) - {scale!r}) > 1e-5 * {scale!r}:\n"
-            f'        raise ValueError(f"sm_scale={{float(sm_scale)}}: these kernels have {scale!r}")\n'
+            f"{_scale_check(scale)}"
             "    natural = torch.empty(lse.shape[::-1], dtype=lse.dtype, device=lse.device)\n"
             "    given = (one.contiguous() for one in (q, k, v, qo_indptr, kv_indptr))\n"
             f"    {module}.call(*given, out=(output, natural))\n"
@@ -299,10 +296,6 @@ class RaggedMatch(TraceMatch):
         ends_count = _size(size, "len_indptr")
         if ends_count < 2:
             raise DefinitionError(f"len_indptr={ends_count} must be at least 2, the ends of one item")
-        usual = head_dim**-0.5
-        scale = scalars.get("sm_scale", usual)
-        if not 0 < scale < math.inf:
-            raise DefinitionError(f"sm_scale={scale} must be a number above 0")
         return {
             "batch": ends_count - 1,
             "heads": heads,
@@ -312,11 +305,127 @@ class RaggedMatch(TraceMatch):
             "causal": True,
             "group": heads // kv_heads,
             "lse": True,
-            "scale": 0.0 if abs(scale - usual) <= 1e-5 * usual else scale,
+            "scale": _stated_scale(scalars, head_dim),
         }
 
 
-MATCHES: tuple[TraceMatch, ...] = (GemmMatch(), NormMatch(), RaggedMatch())
+class PagedMatch(TraceMatch):
+    """Attention of one query of each item over a cache in pages of one key, with its log-sum-exp to base 2.
+
+    A definition has the pages of all items in one list, with offsets. A kernel's table has a row for each
+    item, which `run` makes from the list.
+    """
+
+    op_type = "gqa_paged"
+    operator = "flash_decoding"
+    has_random_inputs = False  # offsets must ascend, and pages must exist
+    tensors: ClassVar[Mapping[str, str]] = {
+        **{"q": "Q", "k_cache": "K", "v_cache": "V", "kv_indptr": "Lengths", "kv_indices": "Table"},
+        **{"output": "O", "lse": "LSE"},
+    }
+
+    def definition(self, problem: KernelProblem) -> TraceDefinition:
+        _require(problem, {"page": 1, "lse": True})
+        heads, kv_heads, head_dim, _, q_len = _constants(
+            problem, "heads", "kv_heads", "head_dim", "kv_len", "q_len"
+        )
+        if q_len != 1:
+            raise DefinitionError(
+                f"its definition has one query of each item, and these kernels have {q_len}"
+            )
+        dtype = problem.dtype
+        inputs, outputs = self._axes()
+        dtypes = {"kv_indptr": "int32", "kv_indices": "int32", "lse": "float32"}
+        return TraceDefinition(
+            f"gqa_paged_decode_h{heads}_kv{kv_heads}_d{head_dim}_ps1",
+            self.op_type,
+            {
+                "num_qo_heads": heads,
+                "num_kv_heads": kv_heads,
+                "head_dim": head_dim,
+                "page_size": 1,
+                **dict.fromkeys(("batch_size", "num_pages", "len_indptr", "num_kv_indices")),
+            },
+            {
+                **{name: TraceTensor(axes, dtypes.get(name, dtype)) for name, axes in inputs.items()},
+                "sm_scale": TraceTensor(None, "float32"),
+            },
+            {name: TraceTensor(axes, dtypes.get(name, dtype)) for name, axes in outputs.items()},
+            _PAGED_REFERENCE,
+            "attention of one query of each item over pages of one key; lse is the log-sum-exp to base 2",
+        )
+
+    def axes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        batch = sizes["batch"]
+        return {
+            "batch_size": batch,
+            "num_pages": sizes["pages"],
+            "len_indptr": batch + 1,
+            "num_kv_indices": batch * sizes["kv_len"],
+        }
+
+    def run(self, problem: KernelProblem, module: str) -> str:
+        scale = float(problem.attribute("scale")) or problem.fixed["head_dim"] ** -0.5
+        room = problem.fixed["kv_len"]
+        return (
+            "def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale, output, lse):\n"
+            f"{_scale_check(scale)}"
+            "    count = kv_indices.shape[0]\n"
+            "    lengths = kv_indptr[1:] - kv_indptr[:-1]\n"
+            f"    if count > {room} and int(lengths.max()) > {room}:\n"
+            '        raise ValueError(f"an item has {int(lengths.max())} keys: "'
+            f' "these kernels have room for {room}")\n'
+            f"    places = kv_indptr[:-1, None] + torch.arange({room}, device=q.device)\n"
+            "    known = kv_indices if count else kv_indices.new_zeros(1)\n"
+            "    table = known[places.clamp_(max=max(count - 1, 0))]\n"
+            "    natural = torch.empty_like(lse)\n"
+            "    given = (one.contiguous() for one in (q[:, None], k_cache, v_cache, table, lengths))\n"
+            f"    {module}.call(*given, out=(output[:, None], natural[:, None]))\n"
+            f"    torch.mul(natural, {LOG2_E!r}, out=lse)\n"
+        )
+
+    def shape(
+        self, definition: TraceDefinition, axes: Mapping[str, int], scalars: Mapping[str, float]
+    ) -> dict[str, Value]:
+        inputs, outputs = self._axes()
+        if not definition.has(inputs, outputs, ("sm_scale",)):
+            raise DefinitionError("it is not the attention of one query of each item over a cache in pages")
+        names = ("num_qo_heads", "num_kv_heads", "head_dim", "page_size")
+        heads, kv_heads, head_dim, page = map(definition.constant, names)
+        if page != 1:
+            raise DefinitionError(
+                f"page_size={page}: its inputs do not tell how many keys last pages have; kernels of "
+                "page_size=1 are known"
+            )
+        size = definition.sizes(axes)
+        batch, keys = _size(size, "batch_size"), _size(size, "num_kv_indices")
+        if keys < batch or batch < 1:
+            raise DefinitionError(
+                f"num_kv_indices={keys} must be at least batch_size={batch}: items have keys"
+            )
+        return {
+            "batch": batch,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "kv_len": -(-keys // batch),  # of the mean item
+            "head_dim": head_dim,
+            "pages": _size(size, "num_pages"),
+            "page": page,
+            "lse": True,
+            "scale": _stated_scale(scalars, head_dim),
+        }
+
+    @staticmethod
+    def _axes() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
+        """Axes of the inputs and of the outputs."""
+        rows = ("batch_size", "num_qo_heads")
+        pool = ("num_pages", "page_size", "num_kv_heads", "head_dim")
+        lists: dict[str, tuple[str, ...]] = {"kv_indptr": ("len_indptr",), "kv_indices": ("num_kv_indices",)}
+        inputs = {"q": (*rows, "head_dim"), "k_cache": pool, "v_cache": pool, **lists}
+        return inputs, {"output": (*rows, "head_dim"), "lse": rows}
+
+
+MATCHES: tuple[TraceMatch, ...] = (GemmMatch(), NormMatch(), RaggedMatch(), PagedMatch())
 
 
 def match_of_operator(operator: str) -> TraceMatch:
@@ -345,6 +454,46 @@ def _size(sizes: Mapping[str, int], axis: str) -> int:
         raise DefinitionError(f"axis {axis} has no size")
     return size
 
+
+def _stated_scale(scalars: Mapping[str, float], head_dim: int) -> float:
+    """The attribute `scale` for the factor of scores that a workload states."""
+    usual = head_dim**-0.5
+    scale = scalars.get("sm_scale", usual)
+    if not 0 < scale < math.inf:
+        raise DefinitionError(f"sm_scale={scale} must be a number above 0")
+    return 0.0 if abs(scale - usual) <= 1e-5 * usual else scale
+
+
+def _scale_check(scale: float) -> str:
+    """Lines of `run` that refuse another factor of scores."""
+    return (
+        f"    if abs(float(sm_scale) - {scale!r}) > 1e-5 * {scale!r}:\n"
+        f'        raise ValueError(f"sm_scale={{float(sm_scale)}}: these kernels have {scale!r}")\n'
+    )
+
+
+_PAGED_REFERENCE = """\
+import math
+
+import torch
+
+
+def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
+    output = torch.zeros_like(q)
+    lse = torch.full(q.shape[:2], -math.inf, dtype=torch.float32, device=q.device)
+    group = q.shape[1] // k_cache.shape[2]
+    ends = kv_indptr.tolist()
+    for item in range(len(ends) - 1):
+        pages = kv_indices[ends[item] : ends[item + 1]].long()
+        if len(pages) == 0:
+            continue
+        k, v = (cache[pages, 0].float().transpose(0, 1) for cache in (k_cache, v_cache))
+        k, v = (one.repeat_interleave(group, dim=0) for one in (k, v))
+        scores = (k @ q[item].float()[:, :, None])[:, :, 0] * sm_scale
+        output[item] = (torch.softmax(scores, dim=-1)[:, None] @ v)[:, 0].to(q.dtype)
+        lse[item] = torch.logsumexp(scores, dim=-1) / math.log(2)
+    return output, lse
+"""
 
 _RAGGED_REFERENCE = """\
 import math

@@ -54,6 +54,7 @@ def results(shape: str, folder: Path, broken: bool = False, **given: Value) -> N
             "kv_len=150,q_len=3,lse=true", False, {"split_k": 4, "gather": "by_page"}, marks=pytest.mark.full
         ),
         ("kv_len=64,page=16,q_len=4,lengths=mixed,lse=true", True, {"split_k": 2, "gather": "by_page"}),
+        ("kv_len=50,page=1,lengths=mixed,lse=true", False, {"split_k": 2, "gather": "by_row"}),
         pytest.param(
             "kv_len=64,page=16,q_len=5,lengths=mixed,lse=true", True, {"split_k": 1, "gather": "by_row"},
             marks=pytest.mark.full,

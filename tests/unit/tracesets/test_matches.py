@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -36,6 +37,15 @@ CASES = [
         "gqa_ragged_prefill_causal_h4_kv2_d16",
     ),
 ]
+
+
+PAGED = (
+    "flash_decoding",
+    "batch=3,heads=4,kv_heads=2,kv_len=20,head_dim=16,pages=70,page=1,lse=true",
+    "bfloat16",
+    ("batch", "pages"),
+    "gqa_paged_decode_h4_kv2_d16_ps1",
+)
 
 
 def workload_of(case: tuple[str, str, str, tuple[str, ...], str]) -> tuple[Workload, KernelProblem]:
@@ -100,7 +110,7 @@ def test_a_solution_refuses_another_scale() -> None:
         run(*[None] * 5, 0.5, None, None)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[4]}-{case[2]}")
+@pytest.mark.parametrize("case", [*CASES, PAGED], ids=lambda case: f"{case[4]}-{case[2]}")
 def test_a_definition_is_read_as_the_shape_that_it_was_made_of(case: Any) -> None:
     workload, problem = workload_of(case)
     made = match_of_operator(case[0]).definition(problem)
@@ -115,7 +125,77 @@ def test_a_definition_is_read_as_the_shape_that_it_was_made_of(case: Any) -> Non
 
 
 def test_every_match_has_a_case() -> None:
-    assert {match.operator for match in MATCHES} == {case[0] for case in CASES}
+    assert {match.operator for match in MATCHES} == {case[0] for case in [*CASES, PAGED]}
+
+
+def paged_inputs(ends: list[int], seed: int = 0) -> list[torch.Tensor]:
+    """q, both caches, the ends of the items' keys, and their pages in any order."""
+    draw = torch.Generator().manual_seed(seed)
+    q = torch.randn(len(ends) - 1, 4, 16, generator=draw, dtype=torch.float32).bfloat16()
+    k, v = (torch.randn(70, 1, 2, 16, generator=draw).bfloat16() for _ in range(2))
+    pages = torch.randperm(70, generator=draw)[: ends[-1]].int()
+    return [q, k, v, torch.tensor(ends, dtype=torch.int32), pages]
+
+
+@pytest.mark.parametrize("ends", [[0, 20, 23, 23], [0, 0, 0], [0, 1]])
+def test_lists_of_pages_become_tables(ends: list[int]) -> None:
+    """The solution calls the kernels with what gives the reference of the definition; items may be empty."""
+    _, problem = workload_of(PAGED)
+    match = match_of_operator("flash_decoding")
+    given = paged_inputs(ends)
+    output, lse = run_of(match.definition(problem).reference)(*given, 0.25)
+    operator, seen = problem.operator, []
+
+    def call(q: Any, k: Any, v: Any, table: Any, lengths: Any, out: Any) -> None:
+        sizes = {**problem.fixed, "batch": len(q), "pages": len(k)}
+        workload = Workload("flash_decoding", {d: sizes[d] for d in operator.dims}, "bfloat16", problem.attrs)
+        inputs = {"Q": q, "K": k, "V": v, "Table": table, "Lengths": lengths}
+        assert {name: str(t.dtype) for name, t in inputs.items() if not t.is_floating_point()} == {
+            "Table": "torch.int32",
+            "Lengths": "torch.int32",
+        }
+        assert operator.index_fault(workload, inputs) is None
+        found = operator.reference(workload, inputs)
+        for place, right in zip(out, (found["O"], found["LSE"]), strict=True):
+            place.copy_(right)
+        seen.append(lengths.tolist())
+
+    run = run_of(match.run(problem, "module"), module=SimpleNamespace(call=call))
+    places = [torch.empty_like(output), torch.empty_like(lse)]
+    run(*given, 0.25, *places)
+    assert seen == [[end - begin for begin, end in itertools.pairwise(ends)]]
+    torch.testing.assert_close(places[0].float(), output.float(), atol=2e-2, rtol=2e-2)
+    torch.testing.assert_close(places[1], lse, atol=1e-3, rtol=1e-3)
+
+
+def test_a_solution_refuses_items_beyond_its_room() -> None:
+    _, problem = workload_of(PAGED)
+    run = run_of(match_of_operator("flash_decoding").run(problem, "module"))
+    with pytest.raises(ValueError, match="an item has 21 keys: these kernels have room for 20"):
+        run(*paged_inputs([0, 3, 24]), 0.25, None, None)
+
+
+def test_definitions_of_other_paged_attention_are_refused() -> None:
+    _, problem = workload_of(PAGED)
+    match = match_of_operator("flash_decoding")
+    made, axes = match.definition(problem), {"batch_size": 2, "num_pages": 9, "len_indptr": 3}
+    keys = {**axes, "num_kv_indices": 7}
+    prefill = {**made.inputs, "qo_indptr": TraceTensor(("len_indptr",), "int32")}
+    for changed, stated, reason in (
+        (replace(made, inputs=prefill), keys, "not the attention of one query of each item"),
+        (replace(made, axes={**made.axes, "page_size": 64}), keys, "page_size=64: its inputs do not tell"),
+        (made, {**axes, "num_kv_indices": 1}, "num_kv_indices=1 must be at least batch_size=2"),
+        (made, axes, "axis num_kv_indices has no size"),
+    ):
+        with pytest.raises(DefinitionError, match=reason):
+            match.shape(changed, stated, {})
+    assert match.shape(made, keys, {"sm_scale": 0.5})["scale"] == 0.5
+    assert match.shape(made, keys, {})["kv_len"] == 4
+    for wrong, reason in (({"page": 16}, "needs page=1"), ({"lse": False}, "needs lse=true")):
+        with pytest.raises(DefinitionError, match=reason):
+            match.definition(replace(problem, attrs={**problem.attrs, **wrong}))
+    with pytest.raises(DefinitionError, match="one query of each item, and these kernels have 2"):
+        match.definition(replace(problem, fixed={**problem.fixed, "q_len": 2}))
 
 
 @pytest.mark.parametrize(
