@@ -127,7 +127,8 @@ def without_wait(source: str, function: str) -> str:
 def waits(candidate: Candidate) -> tuple[str, ...]:
     """The device functions whose waits a result needs.
 
-    Not `MEET` before rows are pushed: without it a call fails only after a slow one.
+    Not `MEET` where flags tell which chunks or tiles have arrived. Without it a call is wrong only after a slow
+    one, or if tiles are left to add after the product, and no late rank makes sure of that.
     """
     config, kind = candidate.config, candidate.template.operator
     if isinstance(kind, ContextParallelOperator):
@@ -136,4 +137,4 @@ def waits(candidate: Candidate) -> tuple[str, ...]:
         return AWAIT_ALL, AWAIT_RESULTS
     if config.int("senders", 0):
         return (AWAIT,)
-    return (MEET, AWAIT_TILE) if config.int("summers", 0) else (MEET,)
+    return (AWAIT_TILE,) if config.int("summers", 0) else (MEET,)
