@@ -127,8 +127,8 @@ def without_wait(source: str, function: str) -> str:
 def waits(candidate: Candidate) -> tuple[str, ...]:
     """The device functions whose waits a result needs.
 
-    Not `MEET` where flags tell which chunks or tiles have arrived. Without it a call is wrong only after a slow
-    one, or if tiles are left to add after the product, and no late rank makes sure of that.
+    Not `MEET` where flags tell which chunks or tiles have arrived. Without it a call is wrong only after a
+    slow one, or if tiles are left to add after the product, and no late rank makes sure of that.
     """
     config, kind = candidate.config, candidate.template.operator
     if isinstance(kind, ContextParallelOperator):
