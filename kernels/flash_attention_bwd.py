@@ -370,8 +370,8 @@ class FlashAttentionBwdGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries (128 of short rows).
 
-        Two warpgroups share 64 keys of wide rows. For these and for a softcap a third kernel computes dQ. Sums
-        in memory are faster for other long sequences.
+        Two warpgroups share 64 keys of wide rows. For these and for a softcap a third kernel computes dQ.
+        Sums in memory are faster for other long sequences.
         """
         space = self.space(workload, target)
         hopper = "bulk_add" in next(p.values for p in space.parameters if p.name == "dq")

@@ -249,17 +249,29 @@ def _whole_pipeline(target: Target, products: int, by_blocks: bool) -> Constrain
 
 
 def _whole_swizzle(products: int, is_nn: bool, element_bytes: int) -> Constraint:
-    """Two tiles of weights are halves of one, whose rows TMA swizzles by 128 bytes."""
+    """Two tiles of weights are halves of one, whose rows TMA swizzles by 128 bytes.
+
+    In layout nn the halves are of rows. In layout nt they are of columns; longer rows lie in panels of 128
+    bytes one after the other, each with rows of both halves, and a copy fills no half of two panels.
+    """
 
     def violation(config: Config) -> str | None:
-        cols = config.int("block_n")
-        if products == 1 or not is_nn or not is_ahead(config) or cols * element_bytes >= SWIZZLED_BYTES:
+        name = "block_n" if is_nn else "block_k"
+        size = config.int(name) * element_bytes
+        if (
+            products == 1
+            or not is_ahead(config)
+            or size == SWIZZLED_BYTES
+            or (size > SWIZZLED_BYTES) is is_nn
+        ):
             return None
-        return (
-            f"block_n={cols} with schedule={config['schedule']} has halves of {cols * element_bytes} bytes "
-            f"of a row, fewer than the {SWIZZLED_BYTES} that TMA swizzles: take "
-            f"block_n={SWIZZLED_BYTES // element_bytes}"
+        schedule, elements = f"schedule={config['schedule']}", SWIZZLED_BYTES // element_bytes
+        wrong = (
+            f"has halves of {size} bytes of a row, fewer than the {SWIZZLED_BYTES} that TMA swizzles"
+            if is_nn
+            else f"has rows of {size} bytes, and halves are copied in rows of {SWIZZLED_BYTES} alone"
         )
+        return f"{name}={config[name]} with {schedule} {wrong}: take {name}={elements}"
 
     return Constraint("halves of a tile", violation)
 

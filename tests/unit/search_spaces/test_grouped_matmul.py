@@ -118,6 +118,8 @@ SCALED = "tokens=8192,groups=32,n=4096,k=7168,scales=block128"
          "does not give each warpgroup 64 rows and all columns.*take block_m=128"),
         ("tokens=4096,groups=8,n=128,k=1024,fuse=silu_mul,layout=nn", "bfloat16",
          {"block_k": 64, "block_n": 32}, "halves of a tile", "halves of 64 bytes.*take block_n=64"),
+        ("tokens=4096,groups=8,n=128,k=1024,fuse=silu_mul", "bfloat16", {"block_n": 64}, "halves of a tile",
+         "block_k=128 .* has rows of 256 bytes, and halves .* rows of 128 alone: take block_k=64"),
         (SCALED, "float8_e4m3fn", {"persistent": 131, "schedule": "serial"}, "heights of groups",
          "is for schedule=overlapped: take persistent=132"),
     ],
