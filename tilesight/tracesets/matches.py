@@ -387,16 +387,14 @@ class PagedMatch(TraceMatch):
     def shape(
         self, definition: TraceDefinition, axes: Mapping[str, int], scalars: Mapping[str, float]
     ) -> dict[str, Value]:
+        page = definition.constant("page_size")
+        if page != 1:
+            raise DefinitionError(f"page_size={page}: solutions read pages of one key alone so far")
         inputs, outputs = self._axes()
         if not definition.has(inputs, outputs, ("sm_scale",)):
             raise DefinitionError("it is not the attention of one query of each item over a cache in pages")
-        names = ("num_qo_heads", "num_kv_heads", "head_dim", "page_size")
-        heads, kv_heads, head_dim, page = map(definition.constant, names)
-        if page != 1:
-            raise DefinitionError(
-                f"page_size={page}: its inputs do not tell how many keys last pages have; kernels of "
-                "page_size=1 are known"
-            )
+        names = ("num_qo_heads", "num_kv_heads", "head_dim")
+        heads, kv_heads, head_dim = map(definition.constant, names)
         size = definition.sizes(axes)
         batch, keys = _size(size, "batch_size"), _size(size, "num_kv_indices")
         if keys < batch or batch < 1:
@@ -410,7 +408,7 @@ class PagedMatch(TraceMatch):
             "kv_len": -(-keys // batch),  # of the mean item
             "head_dim": head_dim,
             "pages": _size(size, "num_pages"),
-            "page": page,
+            "page": 1,
             "lse": True,
             "scale": _stated_scale(scalars, head_dim),
         }

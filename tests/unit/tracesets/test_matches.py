@@ -181,9 +181,15 @@ def test_definitions_of_other_paged_attention_are_refused() -> None:
     made, axes = match.definition(problem), {"batch_size": 2, "num_pages": 9, "len_indptr": 3}
     keys = {**axes, "num_kv_indices": 7}
     prefill = {**made.inputs, "qo_indptr": TraceTensor(("len_indptr",), "int32")}
+    # as the published definitions of larger pages have it
+    larger = {**made.inputs, "kv_last_page_len": TraceTensor(("batch_size",), "int32")}
     for changed, stated, reason in (
         (replace(made, inputs=prefill), keys, "not the attention of one query of each item"),
-        (replace(made, axes={**made.axes, "page_size": 64}), keys, "page_size=64: its inputs do not tell"),
+        (
+            replace(made, axes={**made.axes, "page_size": 64}, inputs=larger),
+            keys,
+            "page_size=64: solutions read",
+        ),
         (made, {**axes, "num_kv_indices": 1}, "num_kv_indices=1 must be at least batch_size=2"),
         (made, axes, "axis num_kv_indices has no size"),
     ):
