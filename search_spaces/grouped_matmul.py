@@ -258,12 +258,8 @@ def _whole_swizzle(products: int, is_nn: bool, element_bytes: int) -> Constraint
     def violation(config: Config) -> str | None:
         name = "block_n" if is_nn else "block_k"
         size = config.int(name) * element_bytes
-        if (
-            products == 1
-            or not is_ahead(config)
-            or size == SWIZZLED_BYTES
-            or (size > SWIZZLED_BYTES) is is_nn
-        ):
+        fits = size >= SWIZZLED_BYTES if is_nn else size <= SWIZZLED_BYTES
+        if products == 1 or not is_ahead(config) or fits:
             return None
         schedule, elements = f"schedule={config['schedule']}", SWIZZLED_BYTES // element_bytes
         wrong = (

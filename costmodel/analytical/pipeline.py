@@ -608,10 +608,11 @@ class CorePipeline:
             return 0.0
         rings = self.copies(phase, consumer)
         grouped, ahead = self.grouped_arrival(phase), iterations_ahead(phase)
+        operands = _operands(self._bulk_loads(phase))
         period = idle = 0.0
         for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
             iteration = flow.beside(resident, self.constants.contention, idle)
-            held = self._held_cycles(flow, consumer, iteration, _operands(self._bulk_loads(phase)))
+            held = self._held_cycles(flow, consumer, iteration, operands)
             bounds = [(arrival + held) / slots for arrival, slots in rings]
             if grouped:
                 # less than an iteration ahead, copies arrive while a part of it is computed

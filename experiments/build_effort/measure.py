@@ -46,14 +46,15 @@ def judged(case: DatasetCase) -> dict[str, object] | None:
         figures = {name: row[name] for name in ("registers", "spill_bytes")}
         known = len(kernels) == 1 and not any(math.isnan(value) for value in figures.values())
         try:
-            plain = model.predict(kernels, target).latency_us
-            built = {name: int(value) for name, value in figures.items()} if known else None
-            corrected = model.predict(kernels, target, built).latency_us
+            plain = with_figures = model.predict(kernels, target).latency_us
+            if known:
+                built = {name: int(value) for name, value in figures.items()}
+                with_figures = model.predict(kernels, target, built).latency_us
         except ValueError:
             continue
         times.append(row["measured_us"])
         before.append(plain)
-        after.append(corrected)
+        after.append(with_figures)
     if len(times) < FEWEST:
         return None
     measured, order, corrected = np.array(times), np.argsort(before, kind="stable"), np.array(after)

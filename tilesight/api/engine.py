@@ -9,11 +9,13 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from ..errors import InputError, ToolchainError
 from ..machine.load import notice_load
 from ..machine.placement import Placement
 from ..records.protocol import MeasurementProtocol
-from ..records.session import Context
+from ..records.session import Context, Effort
 from ..settings import load_settings
+from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
 from ..tuner.tuning_lock import tuning_lock
@@ -49,12 +51,15 @@ class Engine:
 
         Raises:
             DatabaseError: the database cannot be opened.
-            ToolchainError: the cluster cannot do the work.
+            InputError: builds without measurements bring nothing for the target, or are asked of a cluster.
+            ToolchainError: this machine or the cluster cannot do the work.
         """
         from ..costmodel import default_model
         from ..database import open_layers
 
         self.placement, self.options = placement, options or TuneOptions()
+        if self.options.effort is Effort.BUILD:
+            _check_builds(placement.target, self.options.cluster)
         self.observer, self._shares_time = observer or Observer(), shares_time
         self.protocol = MeasurementProtocol.named(self.options.protocol, placement.target)
         self._report_protocol()
@@ -150,3 +155,19 @@ class Engine:
             raise
         self.executor = cluster
         self.placement = replace(cluster.placement, software=cluster.software)
+
+
+def _check_builds(target: Target, cluster: str | None) -> None:
+    """Raise `InputError` where builds without measurements bring nothing, `ToolchainError` where they cannot
+    be made."""
+    from ..machine.toolchain import missing_compiler
+
+    if cluster is not None:
+        raise InputError(f"effort build builds on this machine: leave out cluster '{cluster}'")
+    if not target.is_gpu:
+        raise InputError(
+            f"effort build is for GPUs: a compiler for target {target.name} reports no registers or spills; "
+            "take effort predict or quick"
+        )
+    if missing := missing_compiler(target, runnable=False):
+        raise ToolchainError(f"{missing}. Predictions need no compiler: --effort predict")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, NoCandidateError, ToolchainError
+from ..errors import InputError, NoCandidateError
 from ..records.session import Effort, SessionResult
 from ..settings import load_settings
 from ..target.spec import Target
@@ -163,8 +163,6 @@ def tune_shapes(
         measures=options.measures and options.cluster is None,
         communicates=operator.communicates,
     )
-    if options.effort is Effort.BUILD:
-        _check_builds(placement.target, options.cluster)
     workloads = find_workloads(operator, placement.target, shape, dtype)
     for workload in workloads:
         find_template(operator, placement.target, workload.dtype).check_dynamic(options.dynamic)
@@ -199,19 +197,3 @@ def check_hosts(operator: Operator, target: Target, workloads: Sequence[Workload
         collective = operator.vendor_collective(workload)
         for one in (collective, *collective.others):
             predict_collective(target, one.name, one.size_bytes)
-
-
-def _check_builds(target: Target, cluster: str | None) -> None:
-    """Raise `InputError` where builds without measurements bring nothing, `ToolchainError` where they cannot
-    be made."""
-    from ..machine.toolchain import missing_compiler
-
-    if cluster is not None:
-        raise InputError(f"effort build builds on this machine: leave out cluster '{cluster}'")
-    if not target.is_gpu:
-        raise InputError(
-            f"effort build is for GPUs: a compiler for target {target.name} reports no registers or spills; "
-            "take effort predict or quick"
-        )
-    if missing := missing_compiler(target, runnable=False):
-        raise ToolchainError(f"{missing}. Predictions need no compiler: --effort predict")

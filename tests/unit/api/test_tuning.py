@@ -164,6 +164,8 @@ def test_effort_build_is_for_gpus_that_have_a_compiler_here(
 ) -> None:
     with pytest.raises(InputError, match="for GPUs: a compiler for target cpu reports no registers"):
         tilesight.tune("matmul", "cpu", "m=64,n=64,k=64", effort="build")
+    with pytest.raises(InputError, match="for GPUs: a compiler for target cpu reports no registers"):
+        tilesight.bench(["matmul:S512"], "cpu", effort="build")
     with pytest.raises(InputError, match="effort build builds on this machine: leave out cluster 'local'"):
         tilesight.tune("matmul", "h200", "M0", effort="build", cluster="local")
     monkeypatch.setattr("tilesight.machine.toolchain.compiler_for", lambda *_: None)
