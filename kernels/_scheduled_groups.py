@@ -15,11 +15,11 @@ from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
 from ..search_spaces.stored_parts import part_columns
 from ._group_tiles import GroupTiles
-from ._grouped_tensors import GroupedTensors
+from ._grouped_tensors import BLOCK, GroupedTensors
 from ._promoted_sums import promoting_consumer, promotion_registers
 from ._row_tiles import LOG2_E
 from ._scheduled_tiles import GROUP, in_order, scheduled_tiles
-from ._stored_parts import stored_by_parts
+from ._stored_parts import columns_of, stored_by_parts
 from ._warp_policy import warp_policy
 
 VECTOR_BYTES = 16  # that a thread stores at once
@@ -46,6 +46,8 @@ def overlapped_groups(
     policy = warp_policy(config.str("policy"))
     halves = 2 if of.fused else 1  # of the columns of a product
     by_blocks, by_sums = of.scales == "block128", of.scales in ("tensor", "row")
+    scaled_cols = min(block_n, BLOCK)  # columns that have one scale, in each iteration
+    sum_parts = halves * block_n // scaled_cols
     depths, cols = -(-k // block_k), -(-n // block_n)
     part_cols = part_columns(block_n, DTYPE_BYTES[output])
     vector = VECTOR_BYTES // DTYPE_BYTES[output]
@@ -93,14 +95,15 @@ def overlapped_groups(
             gate = T.alloc_fragment((block_m, part_cols), "float32")
             root = T.alloc_fragment((block_m, part_cols), "float32")
             for i, j in T.Parallel(block_m, part_cols):
-                gate[i, j] = scaled(tensors, place, 0, c_sum[i, first + j], i, first + j)
+                gate[i, j] = scaled(tensors, place, 0, columns_of(c_sum, first).sum(i, j), i, first + j)
             for i, j in T.Parallel(block_m, part_cols):
                 # its square is what silu multiplies a value by; faster than a division
                 root[i, j] = T.rsqrt(T.float32(1) + T.exp2(-gate[i, j] * LOG2_E))
             for i, j in T.Parallel(block_m, part_cols):
                 gate[i, j] *= root[i, j] * root[i, j]
             for i, j in T.Parallel(block_m, part_cols):
-                gate[i, j] *= scaled(tensors, place, 1, c_sum[i, block_n + first + j], i, first + j)
+                up = columns_of(c_sum, block_n + first)
+                gate[i, j] *= scaled(tensors, place, 1, up.sum(i, j), i, first + j)
             T.copy(gate, c_parts[slot, :, :])
         elif by_sums:
             values = T.alloc_fragment((block_m, part_cols), "float32")
@@ -108,7 +111,7 @@ def overlapped_groups(
                 values[i, j] = scaled(tensors, place, 0, c_sum[i, first + j], i, first + j)
             T.copy(values, c_parts[slot, :, :])
         else:
-            T.copy(c_sum[:, first : first + part_cols], c_parts[slot, :, :])
+            T.copy(columns_of(c_sum, first).all(part_cols), c_parts[slot, :, :])
 
     @T.macro
     def send(where, first, c_parts, slot):  # type: ignore[no-untyped-def]
@@ -141,8 +144,17 @@ def overlapped_groups(
         group, first = place[:2]
         return of.rows_of(tensors[2], group, T.min(first + row, tokens - 1), depth)
 
-    def scale_of_columns(tensors: Any, place: Any, depth: Any) -> Any:
-        return of.block_of_columns(tensors[3], place[0], 0, place[2], depth)
+    def scale_of_columns(tensors: Any, place: Any, part: Any, depth: Any) -> Any:
+        group, col = place[0], place[2]
+        if of.fused:  # a part is a half, the gate or what it multiplies
+            return of.block_of_columns(tensors[3], group, part, col, depth)
+        # the last tile may end before its last part
+        return of.block_of_columns(tensors[3], group, 0, T.min(col + part * scaled_cols, n - 1), depth)
+
+    def sum_registers() -> Any:
+        if by_blocks:
+            return promotion_registers(sum_parts, (block_m, scaled_cols))
+        return T.alloc_fragment(sum_shape, "float32")
 
     def works(place: Any) -> Any:
         # whether this thread's warpgroup has rows of the group
@@ -151,8 +163,8 @@ def overlapped_groups(
 
     consumer = in_order(works)
     if by_blocks:
-        registers = block_m * block_n // threads
-        consumer = promoting_consumer(scale_of_row, scale_of_columns, depths, registers, works)
+        registers = block_m * scaled_cols // threads
+        consumer = promoting_consumer(scale_of_row, scale_of_columns, depths, sum_parts, registers, works)
     group_tiles = GroupTiles(of, groups, block_m, block_n, cols, depths, blocks)
     count, walk = group_tiles.count(), group_tiles.walk()
     run = scheduled_tiles(load, multiply, store, num_stages, threads, False, consumer)
@@ -163,10 +175,7 @@ def overlapped_groups(
             a_tile = T.alloc_shared((num_stages, *a_shape), dtype)
             b_tile = T.alloc_shared((num_stages, *b_shape), dtype)
             tiles = T.alloc_shared((groups + 1,), "int32")
-            c_sum = T.alloc_fragment(sum_shape, "float32")
-            sums = c_sum
-            if by_blocks:
-                sums = promotion_registers(c_sum)
+            sums = sum_registers()
             full = T.alloc_barrier([1] * num_stages)
             free = T.alloc_barrier([threads // 32] * num_stages)
             if T.get_thread_binding() == 0:

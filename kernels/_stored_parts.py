@@ -1,10 +1,35 @@
 """Tiles of a product that leave by parts of their columns: one is copied while the next one is finished."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..search_spaces.stored_parts import PARTS, part_columns
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A few columns of the sums of a tile, which stand in one fragment, or in several beside each other."""
+
+    fragment: Any
+    first: int  # their first column, in the fragment
+
+    def sum(self, row: Any, column: Any) -> Any:
+        """The sum of a row, and of a column that is counted from the first one."""
+        return self.fragment[row, self.first + column]
+
+    def all(self, width: int) -> Any:
+        """The sums of all rows and `width` columns."""
+        return self.fragment[:, self.first : self.first + width]
+
+
+def columns_of(sums: Any, first: int) -> Columns:
+    """The columns from `first` on, of one fragment or a tuple of fragments with as many columns each."""
+    if not isinstance(sums, tuple):
+        return Columns(sums, first)
+    each = int(sums[0].shape[1])
+    return Columns(sums[first // each], first % each)
 
 
 def stored_by_parts(fill: Any, send: Any, rows: int, columns: int, dtype: str) -> Callable[[Any, Any], None]:
@@ -14,7 +39,7 @@ def stored_by_parts(fill: Any, send: Any, rows: int, columns: int, dtype: str) -
 
     Args:
         fill: a macro `(where, c_sum, first, c_parts, slot)` that writes the columns from `first` on to
-            `c_parts[slot]`, which no copy reads any more.
+            `c_parts[slot]`, which no copy reads any more; see `columns_of`.
         send: a macro `(where, first, c_parts, slot)` that stores them.
         rows: of a tile.
         columns: of a tile.

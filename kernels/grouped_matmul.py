@@ -525,7 +525,7 @@ class GroupedMatmulGpu(KernelTemplate):
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The nearest legal config to tiles of 128 x 256 on Hopper, of 128 x 128 elsewhere and for two
-        products or sums, of 64 x 128 for small groups.
+        products, of 64 x 128 for small groups.
 
         On Hopper with explicit pipelines. Blocks stay for small groups and for float8; others have one tile
         each, which the chip hands out as blocks end.
@@ -535,8 +535,7 @@ class GroupedMatmulGpu(KernelTemplate):
         mean = tokens if workload.attrs["rows"] == "masked" else tokens // groups
         small, hopper, wide = mean <= FEW_ROWS, is_hopper(target), workload.dtype != FLOAT8
         fused = workload.attrs["fuse"] == "silu_mul"
-        is_narrow = fused or self.operator.scales_of(workload.attrs) == "block128"
-        block_n = 128 if small or is_narrow or not hopper else 256
+        block_n = 128 if small or fused or not hopper else 256
         deep = not wide or (hopper and fused and not small)
         common: dict[str, Value] = {
             "block_m": 64 if small else 128,

@@ -39,7 +39,7 @@ from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, shor
 from ._matmul_vendor import products
 from ._promoted_sums import promoting_consumer, promotion_registers
 from ._scheduled_tiles import GROUP, RANGES, SharedTiles, in_order, scheduled_tiles
-from ._stored_parts import stored_by_parts
+from ._stored_parts import columns_of, stored_by_parts
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -467,11 +467,10 @@ class MatmulGpu(KernelTemplate):
         # of more tiles than cores, blocks that stay and copy ahead
         stays: dict[str, Value] = {"threads": 2 * GROUP, "policy": "full_row", "swizzle": 8}
         ahead: dict[str, Value] = {"persistent": cores, "schedule": "overlapped"}
-        by_blocks = self.operator.text(workload, "scales") == "block128"
-        block_m, block_n = (128, 128) if by_blocks else (128, 256)  # blocks of scales have sums of their own
-        wanted = Config({**given, **stays, **ahead, "block_m": block_m, "block_n": block_n})
-        if self.operator.text(workload, "fuse") == "none" and wanted in space:
-            return wanted
+        for block_n in (256, 128) if self.operator.text(workload, "scales") == "block128" else (256,):
+            wanted = Config({**given, **stays, **ahead, "block_m": 128, "block_n": block_n})
+            if self.operator.text(workload, "fuse") == "none" and wanted in space:
+                return wanted
         by_parts = {**given, "threads": 2 * GROUP, "policy": "full_row", "epilogue": "parts"}
         filling = []
         for block_m, block_n in PARTED_TILES if DTYPE_BYTES[workload.dtype] > 1 else ():
@@ -537,6 +536,8 @@ class MatmulGpu(KernelTemplate):
         depths = -(-k // block_k)  # iterations for all of k
         trips = -(-depths // split_k)
         by_blocks = scales == "block128"
+        scaled_cols = min(block_n, BLOCK)  # columns that have one scale, in each iteration
+        sum_parts = block_n // scaled_cols
         tile_rows, tile_cols = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
         activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
         has_root = activation in ("gelu", "silu")
@@ -630,7 +631,7 @@ class MatmulGpu(KernelTemplate):
             others, row, bx = where[0], where[2], where[3]
             c_part = c_parts[slot, :, :]
             if is_plain:
-                T.copy(c_sum[:, first : first + part_cols], c_part)
+                T.copy(columns_of(c_sum, first).all(part_cols), c_part)
             else:
                 if has_residual:
                     # in rows, of which a thread's sums have two neighbours each
@@ -642,7 +643,7 @@ class MatmulGpu(KernelTemplate):
                 for i, j in T.Parallel(block_m, part_cols):
                     col = bx * block_n + first + j
                     kept = c_parts[slot, i, j] if has_residual else None
-                    values[i, j] = summed(c_sum[i, first + j], others, row + i, col, kept)
+                    values[i, j] = summed(columns_of(c_sum, first).sum(i, j), others, row + i, col, kept)
                 if activation == "relu":
                     for i, j in T.Parallel(block_m, part_cols):
                         values[i, j] = T.max(values[i, j], T.float32(0))
@@ -825,13 +826,19 @@ class MatmulGpu(KernelTemplate):
         def scale_of_row(tensors: Any, place: Any, row: Any, depth: Any) -> Any:
             return tensors[2][T.min(first_row(place[1]) + row, m - 1), depth]
 
-        def scale_of_columns(tensors: Any, place: Any, depth: Any) -> Any:
-            return tensors[3][depth, place[0] * block_n // BLOCK]
+        def scale_of_columns(tensors: Any, place: Any, part: Any, depth: Any) -> Any:
+            # the last tile may end before its last part
+            return tensors[3][depth, T.min(place[0] * block_n // BLOCK + part, (n - 1) // BLOCK)]
+
+        def sum_registers() -> Any:
+            if is_scheduled and by_blocks:
+                return promotion_registers(sum_parts, (block_m, scaled_cols))
+            return T.alloc_fragment(sum_shape, accumulator)
 
         consumer = in_order()
         if by_blocks:
             consumer = promoting_consumer(
-                scale_of_row, scale_of_columns, depths, block_m * block_n // threads
+                scale_of_row, scale_of_columns, depths, sum_parts, block_m * scaled_cols // threads
             )
         run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair, consumer)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
@@ -853,12 +860,10 @@ class MatmulGpu(KernelTemplate):
                     T.import_source(device_function(split_k, wide))
                 a_tile = T.alloc_shared((num_stages, *a_shape) if is_scheduled else a_shape, dtype)
                 b_tile = T.alloc_shared((num_stages, *b_shape) if is_scheduled else b_shape, dtype)
-                c_sum = T.alloc_fragment(sum_shape, accumulator)
+                c_sum = sum_registers()
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
-                    if by_blocks:
-                        buffers = (a_tile, b_tile, promotion_registers(c_sum))
                     full = T.alloc_barrier([1] * num_stages)
                     free = reported([pair * threads // 32] * num_stages)
                     run(tensors, buffers, (full, free), walk, blocks)

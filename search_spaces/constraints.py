@@ -279,17 +279,23 @@ def rows_of_warps(target: Target) -> Constraint:
     return Constraint("whole rows", violation)
 
 
-def whole_scales(has_blocks: bool) -> Constraint:
-    """With a scale for each block, an iteration of a tile has one block of k and of n."""
+def whole_scales(has_blocks: bool, in_parts: Callable[[Config], bool]) -> Constraint:
+    """With a scale for each block, an iteration of a tile has one block of k and of n, or of n two.
+
+    Args:
+        has_blocks: whether a block of elements has one scale.
+        in_parts: whether a kernel with this config multiplies a tile in parts of one block of n.
+    """
 
     def violation(config: Config) -> str | None:
         depth, cols = config.int("block_k"), config.int("block_n")
-        if not has_blocks or (depth == SCALED_BLOCK and SCALED_BLOCK % cols == 0):
+        is_whole = SCALED_BLOCK % cols == 0 or (cols == 2 * SCALED_BLOCK and in_parts(config))
+        if not has_blocks or (depth == SCALED_BLOCK and is_whole):
             return None
         return (
             f"block_k={depth} and block_n={cols} cover other blocks than those of {SCALED_BLOCK}x"
             f"{SCALED_BLOCK} with one scale: take block_k={SCALED_BLOCK} and a block_n that divides "
-            f"{SCALED_BLOCK}"
+            f"{SCALED_BLOCK}, or block_n={2 * SCALED_BLOCK} where schedule=overlapped is possible"
         )
 
     return Constraint("whole blocks of scales", violation)

@@ -9,6 +9,7 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    SCALED_BLOCK,
     WGMMA_REGISTERS,
     fits_block,
     fits_instruction,
@@ -52,8 +53,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     cores = target.int("core.count")
     products = 2 if workload.attrs["fuse"] == "silu_mul" else 1
     masked = workload.attrs["rows"] == "masked"
-    # parts of C leave through TMA; two sums of products have no room beside those of blocks
-    stays_ahead = bulk and n * result_bytes % 16 == 0 and not (by_blocks and products > 1)
+    stays_ahead = bulk and n * result_bytes % 16 == 0  # parts of C leave through TMA
     mean = tokens if masked else -(-tokens // groups)
     # TileLang 0.1.15 divides 192 columns over 12 of 8 warps on AMD, as for matmul
     tiles_n = tuple(tile for tile in TILES_N if is_hopper(target) or tile != 192)
@@ -97,8 +97,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def sums(config: Config) -> int:
-        # sums of a block of k have registers of their own
-        return products * result_size(config) * (2 if by_blocks else 1)
+        # sums of a block of k have registers of their own; explicit pipelines compute one product at a time
+        all_sums = products * result_size(config)
+        if by_blocks and is_ahead(config):
+            return all_sums + config.int("block_m") * min(config.int("block_n"), SCALED_BLOCK)
+        return all_sums * (2 if by_blocks else 1)
 
     def shared_bytes(config: Config) -> int:
         rows = config.int("block_m") + products * config.int("block_n")
@@ -115,12 +118,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def instruction_columns(config: Config) -> int:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
-        if is_ahead(config):  # both products of a tile are one
-            cols *= products
+        if is_ahead(config):  # both products of a tile are one, unless they have scales in between
+            cols = min(cols, SCALED_BLOCK) if by_blocks else cols * products
         return wgmma_columns(target, config.str("policy"), rows, cols, threads)
 
     constraints = (
-        *((multiplies_float8(target), whole_scales(by_blocks)) if is_float8 else ()),
+        *((multiplies_float8(target), whole_scales(by_blocks, is_ahead)) if is_float8 else ()),
         pipelines(target),
         not_beyond("block_m", TILES_M, "tokens", tokens),
         not_beyond("block_n", tiles_n, "n", n),

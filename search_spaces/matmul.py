@@ -10,6 +10,7 @@ from ..problem.workload import Workload
 from ..target.spec import Target
 from .cluster_sums import bytes_of_sums
 from .constraints import (
+    SCALED_BLOCK,
     WGMMA_REGISTERS,
     divides,
     fits_block,
@@ -150,10 +151,15 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     def result_size(config: Config) -> int:
         return config.int("block_m") * config.int("block_n")
 
+    def scaled_columns(config: Config) -> int:
+        # that one product has
+        cols = config.int("block_n")
+        return min(cols, SCALED_BLOCK) if by_blocks else cols
+
     def registers(config: Config) -> int:
         # sums of a block of k have registers of their own; a thread holds two numbers of 16 bits in each
-        size = result_size(config)
-        return 2 * size if by_blocks else size // 2 if "accumulate" in workload.attrs else size
+        size, product = result_size(config), config.int("block_m") * scaled_columns(config)
+        return size + product if by_blocks else size // 2 if "accumulate" in workload.attrs else size
 
     def shared_bytes(config: Config) -> int:
         # C replaces the operands after the main loop, unless copies for the next tile are under way
@@ -172,7 +178,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
-        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        rows, cols, threads = config.int("block_m"), scaled_columns(config), config.int("threads")
         if config.get("swapped", False):
             rows, cols = cols, rows
         return wgmma_columns(target, config.str("policy"), rows, cols, threads)
@@ -189,7 +195,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         fits_grid("block_m", m),
         _enough_tile(m, n, cores),
         _uneven_columns(target),
-        whole_scales(by_blocks),
+        whole_scales(by_blocks, _is_ahead),
         _rows_of_scales(target, by_blocks),
         stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),

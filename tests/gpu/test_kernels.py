@@ -264,3 +264,33 @@ def test_sums_that_a_cluster_adds_are_right(
     assert config in space, space.violations(config)
     candidate = Candidate(workload, gpu_target, template, config)
     assert right_ones([candidate], pools, tmp_path) == [candidate]
+
+
+# edges of tiles within a block of scales, groups without rows, numbers of blocks of k that no chain divides
+SCALED: tuple[tuple[str, str], ...] = (
+    ("matmul", "m=2000,n=2600,k=2096,scales=block128"),
+    ("matmul", "m=2500,n=2056,k=4096,scales=block128"),
+    ("grouped_matmul", "tokens=1000,groups=9,n=1304,k=2096,scales=block128"),
+    ("grouped_matmul", "tokens=300,groups=5,n=2056,k=1024,scales=block128,rows=masked"),
+    ("grouped_matmul", "tokens=1000,groups=9,n=648,k=2096,scales=block128,fuse=silu_mul"),
+    ("grouped_matmul", "tokens=300,groups=5,n=1032,k=1024,scales=block128,fuse=silu_mul,rows=masked"),
+)
+
+
+@pytest.mark.parametrize(("name", "shape"), SCALED)
+def test_products_with_scales_of_blocks_are_right(
+    name: str, shape: str, gpu_target: Target, pools: tuple[WorkerPool, WorkerPool], tmp_path: Path
+) -> None:
+    """The default config, tiles of two parts, and others."""
+    if not gpu_target.arch.startswith("sm_9"):
+        pytest.skip(f"scales of blocks need sm_90, this is {gpu_target.arch}")
+    template = template_for(name, gpu_target, "float8_e4m3fn")
+    workload = operator(name).workload(shape, "float8_e4m3fn")
+    default = template.default_config(workload, gpu_target)
+    assert default is not None
+    sampled = template.space(workload, gpu_target).sample(300, seed=1)
+    ahead = [config for config in sampled if config.get("schedule", "serial") != "serial"]
+    wide = [config for config in ahead if config.int("block_n") == 256]
+    configs = dict.fromkeys([default, *wide[:3], *ahead[:3], *sampled[:2]])
+    candidates = [Candidate(workload, gpu_target, template, config) for config in configs]
+    assert default in [candidate.config for candidate in right_ones(candidates, pools, tmp_path)]

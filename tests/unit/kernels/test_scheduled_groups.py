@@ -19,7 +19,7 @@ from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import operator, templates
 from tilesight.kernels._group_tiles import GroupTiles
 from tilesight.kernels._grouped_tensors import GroupedTensors
-from tilesight.kernels._promoted_sums import CHAIN
+from tilesight.kernels._promoted_sums import chain_length
 from tilesight.lowering.lower import lower
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config, Value
@@ -139,6 +139,9 @@ def test_parts_wait_for_their_memory() -> None:
         (f"{SMALL},scales=row,fuse=silu_mul", "float8_e4m3fn", {"block_k": 128}, "64, 256, 32", 1),
         # two sums in turns, in a chain of two iterations
         (f"{SMALL},scales=block128", "float8_e4m3fn", {"block_k": 128}, "64, 128, 32", 2),
+        # two columns of blocks, or both products of a tile, in turns
+        (f"{SMALL},scales=block128", "float8_e4m3fn", {"block_k": 128, "block_n": 256}, "64, 128, 32", 4),
+        (f"{SMALL},scales=block128,fuse=silu_mul", "float8_e4m3fn", {"block_k": 128}, "64, 128, 32", 4),
     ],
 )
 def test_products_of_every_layout(
@@ -168,7 +171,7 @@ def test_the_model_counts_the_tiles_of_each_block(shape: str) -> None:
 
 
 def test_a_warpgroup_without_rows_waits_for_products_with_scales_of_blocks() -> None:
-    shape = f"tokens=1000,groups=7,n=2056,k={CHAIN * 128},scales=block128"
+    shape = f"tokens=1000,groups=7,n=2056,k={chain_length(1) * 128},scales=block128"
     code = source(shape, "float8_e4m3fn", block_k=128)
     resting = code[: code.index("tma_store_wait<0")].rsplit("} else {", 1)[1]
     assert re.search(r"full\[.*\]\.wait\(.*\);\s*__syncwarp\(\);\s*if .*\s*free\[.*\]\.arrive", resting)

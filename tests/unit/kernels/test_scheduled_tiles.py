@@ -10,7 +10,7 @@ import pytest
 from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.builder.build import device_source
 from tilesight.kernels import operator, templates
-from tilesight.kernels._promoted_sums import CHAIN
+from tilesight.kernels._promoted_sums import chain_length
 from tilesight.kernels._scheduled_tiles import RANGES, SharedTiles
 from tilesight.lowering.lower import lower
 from tilesight.problem.space import Config, Value
@@ -111,6 +111,9 @@ def test_a_residual_is_read_by_rows_when_the_part_before_the_last_one_has_left()
     assert reads == ["uint4"] * 2
 
 
+CHAIN = chain_length(1)
+
+
 def test_scales_of_blocks_are_loaded_for_a_chain_of_products_while_the_one_before_is_computed() -> None:
     config = {**STAY, "schedule": "overlapped", "policy": "full_row", "block_k": 128, "block_n": 128}
     shape = f"m=1280,n=1536,k={(CHAIN + 4) * 128},scales=block128"
@@ -125,6 +128,20 @@ def test_scales_of_blocks_are_loaded_for_a_chain_of_products_while_the_one_befor
     assert before.count("tl::wgmma_ss<") == 0
     assert between.count("tl::wgmma_ss<") == 1
     assert after.count("wait_wgmma<0>") == CHAIN + 4
+
+
+def test_columns_with_two_scales_are_multiplied_in_parts() -> None:
+    chain = chain_length(2)
+    config = {**STAY, "schedule": "overlapped", "policy": "full_row", "block_k": 128, "block_n": 256}
+    code = source(f"m=1280,n=1536,k={(chain + 2) * 128},scales=block128", config, "float8_e4m3fn")
+    instructions = re.findall(r"wgmma_ss<\S+, \S+, \S+, (\d+, \d+, \d+)", code)
+    assert instructions == ["64, 128, 32"] * 2 * (chain + 2)
+    assert re.findall(r"wait_wgmma<(\d)>", code) == ["0"] * 2 * (chain + 2)
+    # the stage of an iteration is free after both parts: one report of a warp for each iteration
+    assert len(re.findall(r"free\[.*\]\.arrive\(", code)) == chain + 2
+    before, between, after = code.split("(float2*)(A_scale")
+    assert [part.count("tl::wgmma_ss<") for part in (before, between, after)] == [0, 1, 2 * chain + 3]
+    assert len(re.findall(r"= B_scale\[", code)) == 2
 
 
 def test_scales_of_an_uneven_number_of_blocks_are_loaded_one_by_one() -> None:

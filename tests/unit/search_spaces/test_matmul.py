@@ -258,6 +258,10 @@ def test_products_with_a_scale_for_each_block_of_k_have_two_sums() -> None:
     tile = Config({**BASE, **STAY, "block_k": 128, "num_stages": 5})
     assert tile in space
     assert not any(config.int("stream_k", 0) for config in space.sample(300))
+    wide = Config({**tile, "block_n": 256, "num_stages": 4})
+    assert wide in space
+    in_turn = space.violations(Config({**wide, "persistent": 0, "schedule": "serial"}))
+    assert "whole blocks of scales" in {v.constraint for v in in_turn}
     one_group = Config({**tile, "threads": 128})
     assert {"registers", "rows of scales"} <= {v.constraint for v in space.violations(one_group)}
     side_by_side = space.violations(Config({**tile, "policy": "square"}))
