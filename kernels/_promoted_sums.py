@@ -9,8 +9,8 @@ of 16 rows of its warp, and gives them to the lanes that need them. The scales o
 iteration and part, are spread over the lanes, too. All are loaded a chain of iterations ahead, so that nobody
 waits for them.
 
-While the matrix unit is busy, products of 64 x 128 read 96 bytes of shared memory a cycle, and copies for tiles
-of 128 x 128 write 64, those for tiles of 128 x 256 write 48. On an H200 (m=n=4096, k=7168) the former take
+While the matrix unit is busy, products of 64 x 128 read 96 bytes of shared memory a cycle. Copies for tiles of
+128 x 128 write 64, those for tiles of 128 x 256 write 48. On an H200 (m=n=4096, k=7168) the former take
 192.5 us, and the latter, in two parts, 175.0 us. Also measured, of 128 x 128: turns of the warpgroups by
 barriers 193.8; two products of a warpgroup under way at once 196.8, and 202.4 with loads for each iteration
 and row.
@@ -22,8 +22,8 @@ from typing import Any
 
 from ._scheduled_tiles import GROUP, Consumer, Stages, everywhere
 
-# Iterations whose scales of a row a lane loads at once, for one part. Of several parts it loads those of fewer
-# iterations: otherwise the compiler spills registers.
+# Iterations whose scales of a row a lane loads at once, for one part. Of two parts it loads those of half as
+# many: otherwise the compiler spills registers.
 TOGETHER = 4
 LANES = 2  # that load the scales of a row, each of as many iterations
 

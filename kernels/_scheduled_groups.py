@@ -14,8 +14,9 @@ from typing import Any
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
 from ..search_spaces.stored_parts import part_columns
+from ._float8 import BLOCK
 from ._group_tiles import GroupTiles
-from ._grouped_tensors import BLOCK, GroupedTensors
+from ._grouped_tensors import GroupedTensors
 from ._promoted_sums import promoting_consumer, promotion_registers
 from ._row_tiles import LOG2_E
 from ._scheduled_tiles import GROUP, in_order, scheduled_tiles
