@@ -9,8 +9,8 @@ of 16 rows of its warp, and gives them to the lanes that need them. The scales o
 iteration and part, are spread over the lanes, too. All are loaded a chain of iterations ahead, so that nobody
 waits for them.
 
-While the matrix unit is busy, products of 64 x 128 read 96 bytes of shared memory a cycle. Copies for tiles of
-128 x 128 write 64, those for tiles of 128 x 256 write 48. On an H200 (m=n=4096, k=7168) the former take
+While the matrix unit is busy, products of 64 x 128 read 96 bytes of shared memory a cycle. Copies for tiles
+of 128 x 128 write 64, those for tiles of 128 x 256 write 48. On an H200 (m=n=4096, k=7168) the former take
 192.5 us, and the latter, in two parts, 175.0 us. Also measured, of 128 x 128: turns of the warpgroups by
 barriers 193.8; two products of a warpgroup under way at once 196.8, and 202.4 with loads for each iteration
 and row.
