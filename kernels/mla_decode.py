@@ -189,8 +189,8 @@ class MlaDecode(CacheOperator):
             return (scores.softmax(-1) @ kv[..., :dim]).view(batch, q_len, heads, dim)
 
         packages = {
-            "FlashInfer": lambda: flashinfer_latent(self, workload, inputs, scale),
-            "FlashMLA": lambda: flash_mla(self, workload, inputs, scale),
+            "FlashInfer": lambda: flashinfer_latent(workload, inputs, scale),
+            "FlashMLA": lambda: flash_mla(workload, inputs, scale),
         }
         return {
             "torch SDPA": fused,
@@ -282,6 +282,7 @@ class MlaDecodeGpu(CacheTemplate):
         *,
         in_parts: bool,
         end: Callable[[Any, Any], Any] | None = None,
+        natural: bool = True,
     ) -> Callable[[Mapping[str, Any]], Any]:
         import tilelang.language as T  # noqa: N812
 
@@ -311,6 +312,7 @@ class MlaDecodeGpu(CacheTemplate):
         load_latent = load_keys(block_n, dim, page, by_row)
         load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)
         seen_end = end or (lambda length, query: length - (sharing - 1) + query)
+        unit = math.log(2) if natural else 1  # of logarithms to base 2
 
         schedule = config.str("schedule", "serial")
 
@@ -353,7 +355,7 @@ class MlaDecodeGpu(CacheTemplate):
                     if in_parts:
                         part_lse[split, item, query + row // heads, row % heads] = row_max[i]
                     elif has_lse:
-                        lse[item, query + row // heads, row % heads] = row_max[i] * math.log(2)
+                        lse[item, query + row // heads, row % heads] = row_max[i] * unit
 
         def element(tensors: Any, where: Any, i: Any, j: Any) -> Any:
             item, query, first_row = where[:3]
