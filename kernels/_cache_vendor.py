@@ -185,8 +185,6 @@ def flash_mla(workload: Workload, inputs: Tensors, scale: float) -> Call:
 
     With `topk` it is the one that takes places of keys, which it has for sequences of queries.
     """
-    import torch
-
     if workload.attrs["topk"]:
         return _sparse_flash_mla(workload, inputs, scale)
     from flash_mla import flash_mla_with_kvcache, get_mla_metadata

@@ -175,7 +175,7 @@ class PageListOperator(Operator):
         return {"output": squares[:, 0].sqrt_(), "lse": lse[:, 0].abs().add_(1) / math.log(2)}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """Those of `alone`, over tables that are made before the call. FlashInfer, if installed, reads lists."""
+        """Those of `alone`, over tables that are made before the call. FlashInfer reads lists."""
         calls = self.alone.vendor(*self.as_tables(workload, inputs))
 
         def of_one_query(call: Callable[[], object]) -> Callable[[], object]:

@@ -164,8 +164,8 @@ def parts_of(
 
 
 def combination(split_k: int, batch: Any, q_len: int, heads: int, columns: int, natural: bool = True) -> Any:
-    """A macro of the parts, their logarithms, the output and its logarithm (or None): the launch of the second
-    kernel of one device. The logarithm is the `natural` one, or that to base 2.
+    """A macro of the parts, their logarithms, the output and its logarithm (or None): the launch of the
+    second kernel of one device. The logarithm is the `natural` one, or that to base 2.
     """
     import tilelang.language as T  # noqa: N812
 

@@ -1,4 +1,4 @@
-"""flash_decoding_paged: `flash_decoding` of one query of each item, over lists of pages as FlashInfer has them.
+"""flash_decoding_paged: `flash_decoding` of one query of each item, over FlashInfer's lists of pages.
 
 output[b, h] = softmax(scale q[b, h] K[b, :, g]^T) V[b, :, g], where g is the kv head of head h, and K[b] and
 V[b] are the keys and values of the listed pages of item b. Tensors have the names and axes of FlashInfer's

@@ -13,7 +13,7 @@ from ..kernels.rms_norm import EPS
 from ..problem.config import Value
 from .definition import DefinitionError, TraceDefinition, TraceTensor
 from .match import KernelProblem, TraceMatch, constants, require, scale_check, size_of, stated_scale
-from .paged import PagedMatch
+from .paged import PagedLatentMatch, PagedMatch
 
 LOG2_E = math.log2(math.e)
 
@@ -211,7 +211,13 @@ class RaggedMatch(TraceMatch):
         }
 
 
-MATCHES: tuple[TraceMatch, ...] = (GemmMatch(), NormMatch(), RaggedMatch(), PagedMatch())
+MATCHES: tuple[TraceMatch, ...] = (
+    GemmMatch(),
+    NormMatch(),
+    RaggedMatch(),
+    PagedMatch(),
+    PagedLatentMatch(),
+)
 
 
 def match_of_operator(operator: str) -> TraceMatch:

@@ -194,3 +194,48 @@ class PagedMatch(PageListMatch):
                 f"num_qo_heads={found['heads']} is no multiple of num_kv_heads={found['kv_heads']}"
             )
         return found
+
+
+class PagedLatentMatch(PageListMatch):
+    """Latent attention of one query of each item, with its log-sum-exp to base 2."""
+
+    op_type = "mla_paged"
+    operator = "mla_decode_paged"
+    name = "mla_paged_decode_h{num_qo_heads}_ckv{head_dim_ckv}_kpe{head_dim_kpe}_ps{page_size}"
+    description = (
+        "latent attention of one query of each item over listed pages; lse is the log-sum-exp to base 2"
+    )
+    constants: ClassVar[Mapping[str, str]] = {
+        **{"num_qo_heads": "heads", "head_dim_ckv": "dim", "head_dim_kpe": "rope_dim"},
+    }
+    operands: ClassVar[Axes] = {
+        "q_nope": ("batch_size", "num_qo_heads", "head_dim_ckv"),
+        "q_pe": ("batch_size", "num_qo_heads", "head_dim_kpe"),
+        "ckv_cache": ("num_pages", "page_size", "head_dim_ckv"),
+        "kpe_cache": ("num_pages", "page_size", "head_dim_kpe"),
+    }
+    output = ("batch_size", "num_qo_heads", "head_dim_ckv")
+    formulas = (
+        "query = torch.cat([q_nope[item], q_pe[item]], dim=-1).float()",
+        "k = torch.cat([ckv_cache[pages], kpe_cache[pages]], dim=-1).flatten(0, 1)[None, :count].float()",
+        "v = k[:, :, : q_nope.shape[-1]]",
+    )
+    tensors: ClassVar[Mapping[str, str]] = {name: name for name in (*operands, *_LISTS, "output", "lse")}
+
+    def width(self, sizes: Mapping[str, int]) -> int:
+        return sizes["head_dim_ckv"] + sizes["head_dim_kpe"]
+
+    def usual_scale(self, sizes: Mapping[str, int]) -> float:
+        """Of heads before their projections are absorbed, which have 128 columns that are not rotated."""
+        return float((128 + sizes["head_dim_kpe"]) ** -0.5)
+
+    def shape(
+        self, definition: TraceDefinition, axes: Mapping[str, int], scalars: Mapping[str, float]
+    ) -> dict[str, Value]:
+        rope_dim, legal = (
+            definition.constant("head_dim_kpe"),
+            kernels.operator(self.operator).choices["rope_dim"],
+        )
+        if rope_dim not in legal:
+            raise DefinitionError(f"head_dim_kpe={rope_dim} must be one of: {', '.join(map(str, legal))}")
+        return super().shape(definition, axes, scalars)

@@ -17,9 +17,15 @@ from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import load_target
 
-SMALL = {"flash_decoding_paged": "batch=4,heads=8,kv_heads=2,head_dim=16"}
+SMALL = {
+    "flash_decoding_paged": "batch=4,heads=8,kv_heads=2,head_dim=16",
+    "mla_decode_paged": "batch=4,heads=20,dim=64,rope_dim=32",
+}
 TILE: Mapping[str, Value] = {"block_m": 16, "block_n": 32, "num_stages": 1, "threads": 32}
-OWN: Mapping[str, Mapping[str, Value]] = {"flash_decoding_paged": {"weights": "registers"}}
+OWN: Mapping[str, Mapping[str, Value]] = {
+    "flash_decoding_paged": {"weights": "registers"},
+    "mla_decode_paged": {"policy": "full_row"},
+}
 NAMES = list(SMALL)
 
 
@@ -29,9 +35,7 @@ def small(name: str, shape: str, dtype: str = "float32") -> Workload:
     return Workload(found.operator, found.dims, dtype, found.attrs)
 
 
-def with_items(
-    workload: Workload, inputs: dict[str, torch.Tensor], pages: list[int], last: list[int]
-) -> None:
+def with_items(inputs: dict[str, torch.Tensor], pages: list[int], last: list[int]) -> None:
     """Give the items these numbers of pages and keys of last pages; entries that none has are wrong."""
     ends = [0, *itertools.accumulate(pages)]
     inputs["kv_indptr"] = torch.tensor(ends, dtype=torch.int32)
@@ -80,7 +84,7 @@ def test_tile_program_is_right(name: str, shape: str, given: Mapping[str, Value]
 def test_items_may_have_no_page(name: str, split_k: int, tmp_path: Path) -> None:
     workload = small(name, "page=16,indices=12,pages=20")
     ours, inputs = operator(name), operator(name).inputs(workload, "cpu", 5)
-    with_items(workload, inputs, [0, 5, 3, 0], [-7, 16, 1, 99])
+    with_items(inputs, [0, 5, 3, 0], [-7, 16, 1, 99])
     assert ours.index_fault(workload, inputs) is None
     run(workload, inputs, Config({**TILE, **OWN[name], "gather": "by_page", "split_k": split_k}), tmp_path)
     reference = ours.reference(workload, inputs)
@@ -93,7 +97,7 @@ def test_reference_is_torch_attention() -> None:
     workload = small("flash_decoding_paged", "page=16,indices=12,lengths=mixed", "float16")
     ours = operator("flash_decoding_paged")
     inputs = ours.inputs(workload, "cpu", 1)
-    with_items(workload, inputs, [5, 0, 3, 3], [2, 1, 16, 1])
+    with_items(inputs, [5, 0, 3, 3], [2, 1, 16, 1])
     found = ours.reference(workload, inputs)
     for item, (begin, end) in enumerate(itertools.pairwise(inputs["kv_indptr"].tolist())):
         if begin == end:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tilesight import kernels
+from tilesight.kernels._page_lists import PageListOperator
 from tilesight.problem.workload import Workload
 from tilesight.tracesets.definition import DefinitionError, TraceTensor, read_definition
 from tilesight.tracesets.matches import (
@@ -48,6 +49,15 @@ PAGED = [
         f"gqa_paged_decode_h4_kv2_d16_ps{page}",
     )
     for page in (1, 16)
+] + [
+    (
+        "mla_decode_paged",
+        f"batch=3,heads=4,dim=64,rope_dim=32,pages=70,indices=50,page={page}{scale}",
+        "bfloat16",
+        ("batch", "pages", "indices"),
+        f"mla_paged_decode_h4_ckv64_kpe32_ps{page}",
+    )
+    for page, scale in ((1, ""), (64, f",scale={160**-0.5}"))
 ]
 
 
@@ -120,7 +130,8 @@ def test_a_definition_is_read_as_the_shape_that_it_was_made_of(case: Any) -> Non
     definition = read_definition(json.loads(json.dumps(made.fields())))
     assert definition == made
     match = match_of_definition(definition)
-    found = match.shape(definition, match.axes(workload.dims), {})
+    stated = {"sm_scale": paged_scale(problem)} if case in PAGED else {}
+    found = match.shape(definition, match.axes(workload.dims), stated)
     match.check_dtypes(definition, found)
     assert match.dtype(definition) == case[2]
     text = ",".join(f"{name}={str(value).lower()}" for name, value in found.items())
@@ -145,7 +156,8 @@ def paged_inputs(problem: KernelProblem, ends: list[int], last: list[int]) -> di
 
 
 def paged_scale(problem: KernelProblem) -> float:
-    return float(problem.attribute("scale")) or problem.fixed["head_dim"] ** -0.5
+    width = 96 if problem.operator.name == "mla_decode_paged" else problem.fixed["head_dim"]
+    return float(problem.attribute("scale")) or width**-0.5
 
 
 @pytest.mark.parametrize(
@@ -160,10 +172,11 @@ def test_lists_of_pages_are_read_as_they_are(case: Any, ends: list[int], last: l
     scale = paged_scale(problem)
     output, lse = run_of(match.definition(problem).reference)(*given.values(), scale)
     operator, seen = problem.operator, []
+    assert isinstance(operator, PageListOperator)
 
     def call(*tensors: Any, out: Any) -> None:
         inputs = dict(zip(given, tensors, strict=True))
-        listed, pools = inputs["kv_indices"], inputs[list(match.tensors)[1]]
+        listed, pools = inputs["kv_indices"], inputs[operator.pools[0]]
         sizes = {**problem.fixed, "batch": len(ends) - 1, "pages": len(pools), "indices": len(listed)}
         workload = Workload(operator.name, {d: sizes[d] for d in operator.dims}, case[2], problem.attrs)
         for name, tensor in inputs.items():
@@ -213,8 +226,8 @@ def test_definitions_of_other_paged_attention_are_refused(case: Any) -> None:
         0.0,
         paged_scale(problem),
     )
+    fixed = {dim: size for dim, size in problem.fixed.items() if dim != "heads"}
     with pytest.raises(DefinitionError, match="heads must be fixed"):
-        fixed = {dim: size for dim, size in problem.fixed.items() if dim != "heads"}
         match.definition(replace(problem, fixed=fixed))
 
 
