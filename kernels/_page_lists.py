@@ -302,7 +302,7 @@ class PageListTemplate(KernelTemplate):
     operator: PageListOperator
     target_kinds = CacheTemplate.target_kinds
     dtypes = CacheTemplate.dtypes
-    dynamic_dims = ("batch", "pages", "indices")
+    dynamic_dims = ("batch", "indices", "pages")
     alone: ClassVar[CacheTemplate]
 
     @property

@@ -32,7 +32,7 @@ class FlashDecodingPaged(PageListOperator):
     alone: ClassVar[FlashDecoding] = ALONE
     queries = ("q",)
     pools = ("k_cache", "v_cache")
-    dims = ("batch", "heads", "kv_heads", "head_dim", "pages", "indices")
+    dims = ("batch", "heads", "kv_heads", "head_dim", "indices", "pages")
     # heads of Llama 3.1 8B (FP0 to FP2) and of 70B, whole (FP3) and on one of 4 GPUs (FP4, FP5); SGLang has
     # pages of 1 key, vLLM of 16
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
@@ -75,7 +75,7 @@ class FlashDecodingPagedGpu(PageListTemplate):
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
 
-        batch, heads, kv_heads, head_dim, pages, indices = workload.dims.values()
+        batch, heads, kv_heads, head_dim, indices, pages = workload.dims.values()
         dtype, split_k, page = workload.dtype, config.int("split_k"), int(workload.attrs["page"])
         attend, pool = self.attend(workload, config), (pages, page, kv_heads, head_dim)
 

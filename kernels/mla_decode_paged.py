@@ -32,7 +32,7 @@ class MlaDecodePaged(PageListOperator):
     alone: ClassVar[MlaDecode] = ALONE
     queries = ("q_nope", "q_pe")
     pools = ("ckv_cache", "kpe_cache")
-    dims = ("batch", "heads", "dim", "pages", "indices")
+    dims = ("batch", "heads", "dim", "indices", "pages")
     dim_defaults: ClassVar[Mapping[str, int | str]] = {"dim": 512, **PageListOperator.dim_defaults}
     attrs: ClassVar[Mapping[str, Value]] = {"rope_dim": 64, **PageListOperator.attrs}
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {
@@ -93,7 +93,7 @@ class MlaDecodePagedGpu(PageListTemplate):
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
 
-        batch, heads, dim, pages, indices = workload.dims.values()
+        batch, heads, dim, indices, pages = workload.dims.values()
         dtype, split_k, page = workload.dtype, config.int("split_k"), int(workload.attrs["page"])
         rope_dim, attend = int(workload.attrs["rope_dim"]), self.attend(workload, config)
 

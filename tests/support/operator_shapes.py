@@ -32,7 +32,7 @@ _FIXED: Mapping[str, Mapping[str, int]] = {
     "flash_decoding_paged": {"batch": 3, "heads": 8, "kv_heads": 2, "head_dim": 32},
     "grouped_matmul": {"groups": 3},
     "mla_decode": {"dim": 64},
-    "mla_decode_paged": {"batch": 3, "heads": 8, "dim": 64},
+    "mla_decode_paged": {"batch": 12, "heads": 8, "dim": 64},
     "native_sparse_attention": {"batch": 2, "heads": 32, "head_dim": 48},
     "rope": {"head_dim": 64},
 }
