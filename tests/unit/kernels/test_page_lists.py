@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tilelang.language as T  # noqa: N812
 import torch
 
-from tests.support.cpu_programs import on_cpu, run_c
+from tests.support.cpu_programs import built_c, on_cpu, run_c
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
+from tilesight.lowering.dynamic import DynamicWorkload
+from tilesight.problem.operator import Tensors
 from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import load_target
@@ -44,16 +48,17 @@ def with_items(inputs: dict[str, torch.Tensor], pages: list[int], last: list[int
         inputs["kv_last_page_len"] = torch.tensor(last, dtype=torch.int32)
 
 
-def run(workload: Workload, inputs: Mapping[str, torch.Tensor], config: Config, folder: Path) -> None:
-    """Compare the tile program with the reference."""
-    ours, (template,) = operator(workload.operator), templates(workload.operator)
+def places_of(workload: Workload, config: Config) -> dict[str, torch.Tensor]:
+    """Outputs and scratch memory of a call, with NaN in each element."""
+    (template,) = templates(workload.operator)
     scratch = {name: size for name, (size, _) in template.scratch(workload, config).items()}
-    places = {
-        name: torch.full(size, torch.nan) for name, size in {**ours.outputs(workload), **scratch}.items()
-    }
-    with on_cpu():
-        run_c(template.build(workload, config), {**inputs, **places}, folder)
-    for name, expected in ours.reference(workload, inputs).items():
+    sizes = {**operator(workload.operator).outputs(workload), **scratch}
+    return {name: torch.full(size, torch.nan) for name, size in sizes.items()}
+
+
+def check(workload: Workload, inputs: Tensors, places: Tensors) -> None:
+    """The results of a call are those of the reference."""
+    for name, expected in operator(workload.operator).reference(workload, inputs).items():
         torch.testing.assert_close(places[name], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -61,8 +66,6 @@ def run(workload: Workload, inputs: Mapping[str, torch.Tensor], config: Config, 
 @pytest.mark.parametrize(
     ("shape", "given"),
     [
-        # the last part has no step with keys
-        ("page=16,indices=12,pages=20,lengths=mixed", {"split_k": 2, "gather": "by_page"}),
         ("page=1,indices=150,lengths=mixed", {"split_k": 2, "gather": "by_row"}),
         pytest.param(
             "page=64,indices=5,pages=7,lengths=mixed", {"split_k": 1, "gather": "by_page"},
@@ -75,22 +78,41 @@ def run(workload: Workload, inputs: Mapping[str, torch.Tensor], config: Config, 
 )  # fmt: skip
 def test_tile_program_is_right(name: str, shape: str, given: Mapping[str, Value], tmp_path: Path) -> None:
     workload = small(name, shape)
-    inputs = operator(name).inputs(workload, "cpu", 5)
-    run(workload, inputs, Config({**TILE, **OWN[name], **given}), tmp_path)
+    inputs, (template,) = operator(name).inputs(workload, "cpu", 5), templates(name)
+    config = Config({**TILE, **OWN[name], **given})
+    places = places_of(workload, config)
+    with on_cpu():
+        run_c(template.build(workload, config), {**inputs, **places}, tmp_path)
+    check(workload, inputs, places)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("split_k", [2, pytest.param(1, marks=pytest.mark.full)])
-def test_items_may_have_no_page(name: str, split_k: int, tmp_path: Path) -> None:
-    workload = small(name, "page=16,indices=12,pages=20")
-    ours, inputs = operator(name), operator(name).inputs(workload, "cpu", 5)
-    with_items(inputs, [0, 5, 3, 0], [-7, 16, 1, 99])
-    assert ours.index_fault(workload, inputs) is None
-    run(workload, inputs, Config({**TILE, **OWN[name], "gather": "by_page", "split_k": split_k}), tmp_path)
-    reference = ours.reference(workload, inputs)
-    for item, is_empty in enumerate([True, False, False, True]):
-        assert bool((reference["output"][item] == 0).all()) == is_empty
-        assert bool((reference["lse"][item] == -math.inf).all()) == is_empty
+def test_one_program_takes_any_lists(name: str, tmp_path: Path) -> None:
+    """Batch, entries of the list and pages are sizes of a call; items may have no page, and entries none."""
+    ours, (template,) = operator(name), templates(name)
+    first = small(name, "page=16,indices=12,pages=20,lengths=mixed")
+    config = Config({**TILE, **OWN[name], "gather": "by_page", "split_k": 2})
+    with on_cpu():
+        free = {dim: T.dynamic(dim) for dim in template.dynamic_dims}
+        anyone = DynamicWorkload(first.operator, {**first.dims, **free}, first.dtype, first.attrs)
+        call = built_c(template.build(anyone, config), tmp_path)
+    for indices, pages, counts, last in (
+        (12, 20, [1, 4, 2, 5], [16, 1, 7, 15]),
+        (9, 11, [0, 5, 3, 0], [-7, 16, 1, 99]),
+        (3, 70, [0, 0], [0, 0]),
+        (40, 40, [40], [3]),
+    ):
+        sizes = {"batch": len(counts), "indices": indices, "pages": pages}
+        workload = replace(first, dims={**first.dims, **sizes})
+        inputs = ours.inputs(workload, "cpu", 5)
+        with_items(inputs, counts, last)
+        assert ours.index_fault(workload, inputs) is None
+        places = places_of(workload, config)
+        call({**inputs, **places, **sizes})
+        check(workload, inputs, places)
+        for item, count in enumerate(counts):
+            assert bool((places["output"][item] == 0).all()) == (count == 0)
+            assert bool((places["lse"][item] == -math.inf).all()) == (count == 0)
 
 
 def test_reference_is_torch_attention() -> None:
