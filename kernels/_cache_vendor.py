@@ -17,7 +17,6 @@ from ..problem.workload import Workload
 if TYPE_CHECKING:
     import torch
 
-    from ._kv_cache import CacheOperator
     from ._vendor_calls import Call
 
 WORKSPACE_BYTES = 128 << 20  # that FlashInfer's documentation recommends
@@ -48,11 +47,11 @@ class _Pages:
         return (self.lengths - 1) % self.size + 1
 
 
-def _pages(operator: CacheOperator, workload: Workload, inputs: Tensors) -> _Pages:
+def _pages(workload: Workload, inputs: Tensors) -> _Pages:
     import torch
 
     size, table = _table(workload, inputs)
-    lengths = torch.tensor(operator.lengths(workload), dtype=torch.int32)
+    lengths = _lengths(workload, inputs).cpu()
     counts = (lengths + size - 1) // size
     rows = [row[:count] for row, count in zip(table, counts.tolist(), strict=True)]
     queries = torch.arange(len(rows) + 1, dtype=torch.int32) * workload.dims["q_len"]
@@ -71,13 +70,22 @@ def _table(workload: Workload, inputs: Tensors) -> tuple[int, torch.Tensor]:
     return size, pages.view(batch, -1)
 
 
+def _lengths(workload: Workload, inputs: Tensors) -> torch.Tensor:
+    """Keys of the items."""
+    import torch
+
+    batch, kv_len = workload.dims["batch"], workload.dims["kv_len"]
+    full = torch.full((batch,), kv_len, dtype=torch.int32, device=inputs["Q"].device)
+    return inputs.get("Lengths", full)
+
+
 def _ends(counts: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
 
 
-def flashinfer_decoding(operator: CacheOperator, workload: Workload, inputs: Tensors, scale: float) -> Call:
+def flashinfer_decoding(workload: Workload, inputs: Tensors, scale: float) -> Call:
     """FlashInfer's attention over pages with tensor cores, which its decoding of shared kv heads runs too.
 
     Without the logarithms of sums of weights, which FlashInfer has to the base 2.
@@ -85,7 +93,7 @@ def flashinfer_decoding(operator: CacheOperator, workload: Workload, inputs: Ten
     import torch
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
-    q, pages = inputs["Q"], _pages(operator, workload, inputs)
+    q, pages = inputs["Q"], _pages(workload, inputs)
     dims = workload.dims
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend="fa2")
@@ -113,7 +121,7 @@ def flashinfer_decoding(operator: CacheOperator, workload: Workload, inputs: Ten
     return call
 
 
-def flashinfer_latent(operator: CacheOperator, workload: Workload, inputs: Tensors, scale: float) -> Call:
+def flashinfer_latent(workload: Workload, inputs: Tensors, scale: float) -> Call:
     """FlashInfer's attention over latent vectors; with `topk`, pages of one key, and queries are items.
 
     Latent parts and rotated ones are views of the same rows.
@@ -122,7 +130,7 @@ def flashinfer_latent(operator: CacheOperator, workload: Workload, inputs: Tenso
     from flashinfer.mla import BatchMLAPagedAttentionWrapper
 
     q, dims, topk = inputs["Q"], workload.dims, int(workload.attrs["topk"])
-    pages = _chosen_keys(workload, inputs) if topk else _pages(operator, workload, inputs)
+    pages = _chosen_keys(workload, inputs) if topk else _pages(workload, inputs)
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
     wrapper, dim = BatchMLAPagedAttentionWrapper(workspace), dims["dim"]
     wrapper.plan(
@@ -172,13 +180,11 @@ def _chosen_keys(workload: Workload, inputs: Tensors) -> _Pages:
     return _Pages(1, _ends(lengths), places[places >= 0], lengths, queries)
 
 
-def flash_mla(operator: CacheOperator, workload: Workload, inputs: Tensors, scale: float) -> Call:
+def flash_mla(workload: Workload, inputs: Tensors, scale: float) -> Call:
     """FlashMLA, for 512 latent columns and 64 rotated ones: its kernel for pages of 64 keys.
 
     With `topk` it is the one that takes places of keys, which it has for sequences of queries.
     """
-    import torch
-
     if workload.attrs["topk"]:
         return _sparse_flash_mla(workload, inputs, scale)
     from flash_mla import flash_mla_with_kvcache, get_mla_metadata
@@ -187,7 +193,7 @@ def flash_mla(operator: CacheOperator, workload: Workload, inputs: Tensors, scal
     if size != LATENT_PAGE:
         raise ValueError(f"FlashMLA takes pages of {LATENT_PAGE} keys")
     keys = inputs["KV"].view(-1, size, 1, q.shape[-1])
-    lengths = torch.tensor(operator.lengths(workload), dtype=torch.int32, device=q.device)
+    lengths = _lengths(workload, inputs)
     metadata, splits = get_mla_metadata(lengths, dims["q_len"] * dims["heads"], 1)
     causal = dims["q_len"] > 1
     return lambda: flash_mla_with_kvcache(

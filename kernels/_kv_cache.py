@@ -86,16 +86,7 @@ class CacheOperator(Operator):
                 f"{self.name}: pages={pages} must be batch={batch} where page=0: without a table each item "
                 "has one page"
             )
-        if batch > MAX_GRID_AXIS:
-            raise WorkloadError(
-                f"{self.name}: batch={batch} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; split it"
-            )
-        elements = max(pages * (page or kv_len) * columns, rows)
-        if elements > MAX_DIMENSION:
-            raise WorkloadError(
-                f"{self.name}: a tensor would have {elements} elements, and the kernels index at most "
-                f"{MAX_DIMENSION}; split the batch"
-            )
+        check_sizes(self.name, batch, max(pages * (page or kv_len) * columns, rows))
 
     def contents(self, workload: Workload) -> Mapping[str, NDArray[Any]]:
         """Lengths between an eighth of the room and all of it; pages of the pool in random order."""
@@ -130,17 +121,7 @@ class CacheOperator(Operator):
 
     def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Queries and the pool ~ N(0, 1): scores have unit variance after scaling. `contents` are known."""
-        import torch
-
-        generator, dtype = torch.Generator(device).manual_seed(seed), getattr(torch, workload.dtype)
-        known, axes = self.contents(workload), self.tensor_axes(workload.attrs)
-        shapes = {name: shape(of, workload.dims, workload.attrs) for name, of in axes.items()}
-        drawn = {
-            name: torch.randn(size, generator=generator, device=device, dtype=dtype)
-            for name, size in shapes.items()
-            if name not in known and name not in self.outputs(workload)
-        }
-        return {**drawn, **{name: torch.from_numpy(values).to(device) for name, values in known.items()}}
+        return normal_inputs(self, workload, device, seed)
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         rows = tuple(workload.dims[d] for d in ("batch", "q_len", "heads"))
@@ -234,6 +215,7 @@ class CacheTemplate(KernelTemplate):
         *,
         in_parts: bool,
         end: Callable[[Any, Any], Any] | None = None,
+        natural: bool = True,
     ) -> Callable[[Mapping[str, Any]], Any]:
         """A function of the tensors of `build`, by name: the launch of the kernel whose blocks have parts of
         the keys.
@@ -244,11 +226,40 @@ class CacheTemplate(KernelTemplate):
             in_parts: whether the kernel leaves parts, even if there is only one.
             end: `(length, query)` gives the number of keys of an item that one of its queries sees; None:
                 those up to its own.
+            natural: whether LSE has natural logarithms; else those to base 2.
         """
 
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         *rows, columns = self.operator.outputs(workload)["O"]
         return partials(config.int("split_k"), tuple(rows), columns)
+
+
+def check_sizes(operator: str, batch: int, elements: int) -> None:
+    """Raise `WorkloadError` for a batch that no grid has, or a largest tensor that kernels cannot index."""
+    if batch > MAX_GRID_AXIS:
+        raise WorkloadError(
+            f"{operator}: batch={batch} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; split it"
+        )
+    if elements > MAX_DIMENSION:
+        raise WorkloadError(
+            f"{operator}: a tensor would have {elements} elements, and the kernels index at most "
+            f"{MAX_DIMENSION}; split the batch"
+        )
+
+
+def normal_inputs(operator: Operator, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
+    """Inputs ~ N(0, 1) in the workload's dtype, but for those that the operator's `contents` has."""
+    import torch
+
+    generator, dtype = torch.Generator(device).manual_seed(seed), getattr(torch, workload.dtype)
+    known, axes = operator.contents(workload), operator.tensor_axes(workload.attrs)
+    shapes = {name: shape(of, workload.dims, workload.attrs) for name, of in axes.items()}
+    drawn = {
+        name: torch.randn(size, generator=generator, device=device, dtype=dtype)
+        for name, size in shapes.items()
+        if name not in known and name not in operator.outputs(workload)
+    }
+    return {**drawn, **{name: torch.from_numpy(values).to(device) for name, values in known.items()}}
 
 
 def page_fault(workload: Workload, table: torch.Tensor, used: torch.Tensor) -> str | None:

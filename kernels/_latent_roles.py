@@ -41,6 +41,7 @@ class LatentRoles:
         scale: factor of the scores times log2(e).
         pair: whether two blocks are a cluster, for which keys are read once.
         selected: whether queries have keys of their own, which threads copy row by row.
+        rotated_first: the first rotated column in the tensors QRope and KRope, which may have all columns.
     """
 
     dim: int
@@ -49,12 +50,13 @@ class LatentRoles:
     scale: float
     pair: bool
     selected: bool
+    rotated_first: int
 
     def macro(self, query: Any, key: Any, hide: Any, write: Any, keep: Any) -> Any:
         """A macro `attention(tensors, where, begin, trips, last)`: the whole kernel.
 
         Args:
-            query: `(tensors, where, row, column)`, an element of the queries, of a row of the block.
+            query: `(tensor, where, row, column)`, an element of Q or QRope, of a row of the block.
             key: `(tensors, where, position)`, the key at a position among those of the queries.
             hide: a macro `(tensors, where, scores, first)` that hides the keys that rows do not see; `first`
                 is the tile's first key.
@@ -67,7 +69,7 @@ class LatentRoles:
         """
         import tilelang.language as T  # noqa: N812
 
-        key_of, selected = key, self.selected
+        key_of, selected, rotated_first = key, self.selected, self.rotated_first
 
         dim, dtype, page, scale, pair = self.dim, self.dtype, self.page, self.scale, self.pair
         warps, half, policy = GROUP // 32, dim // len(HALVES), T.GemmWarpPolicy.FullRow
@@ -87,15 +89,15 @@ class LatentRoles:
         def place_of(tensors: Any, where: Any, key: Any) -> Any:
             return tensors["Table"][where[0], key // page] * page + key % page if page else key
 
-        def element(tensors: Any, item: Any, place: Any, column: Any) -> Any:
+        def element(pool: Any, item: Any, place: Any, column: Any) -> Any:
             at, row = (place // page, place % page) if page else (item, place)
-            return tensors["KV"][at, row, 0, column]
+            return pool[at, row, 0, column]
 
         @T.macro
-        def load(tensors, at, key, tile, full, place, first, columns):  # type: ignore[no-untyped-def]
+        def load(pool, at, key, tile, full, place, first, columns):  # type: ignore[no-untyped-def]
             start = key % page if page else key
             T.tma_copy(
-                tensors["KV"][at, start : start + KEYS, 0, first : first + columns],
+                pool[at, start : start + KEYS, 0, first : first + columns],
                 tile[place, :, :],
                 barrier=full[place],
                 leader_scope_threads=32,
@@ -122,12 +124,12 @@ class LatentRoles:
             place = slot(step, part)
             if not is_first:
                 T.mbarrier_wait_parity(free[part][place], 1 - phase(step, part))
-            load(tensors, at, key, keys[part], full[part], place, part * half, half)
+            load(tensors["KV"], at, key, keys[part], full[part], place, part * half, half)
             if part == 1:  # also the rotated part, when the other group has used its weights, too
                 if not is_first:
                     before = step - STAGES[1]
                     T.mbarrier_wait_parity(free[0][slot(before, 0)], phase(before, 0))
-                load(tensors, at, key, rotated, rotated_full, place, dim, KEYS)
+                load(tensors["KRope"], at, key, rotated, rotated_full, place, rotated_first, KEYS)
 
         @T.macro
         def gather(tensors, shared, item, at, step, part, is_first):  # type: ignore[no-untyped-def]
@@ -144,7 +146,9 @@ class LatentRoles:
                 chosen = T.shfl_sync(at, i)
                 T.ptx_cp_async(
                     T.access_ptr(keys[part][place, first + i, lane * CHUNK], "w", CHUNK),
-                    T.access_ptr(element(tensors, item, chosen, part * half + lane * CHUNK), "r", CHUNK),
+                    T.access_ptr(
+                        element(tensors["KV"], item, chosen, part * half + lane * CHUNK), "r", CHUNK
+                    ),
                     CHUNK,
                 )
             T.cp_async_barrier_noinc(full[part][place])
@@ -157,7 +161,9 @@ class LatentRoles:
                     chosen = T.shfl_sync(at, row)
                     T.ptx_cp_async(
                         T.access_ptr(rotated[place, first + row, column], "w", CHUNK),
-                        T.access_ptr(element(tensors, item, chosen, dim + column), "r", CHUNK),
+                        T.access_ptr(
+                            element(tensors["KRope"], item, chosen, rotated_first + column), "r", CHUNK
+                        ),
                         CHUNK,
                     )
                 T.cp_async_barrier_noinc(rotated_full[place])
@@ -182,9 +188,12 @@ class LatentRoles:
             rescale = T.alloc_fragment((ROWS,), "float32")
             tile_sum = T.alloc_fragment((ROWS,), "float32")
             row_sum = T.alloc_fragment((ROWS,), "float32")
-            for tile, first, columns in [(q_first, 0, half), (q_second, half, half), (q_rotated, dim, KEYS)]:
+            for tile, name, first, columns in [
+                (q_first, "Q", 0, half), (q_second, "Q", half, half),
+                (q_rotated, "QRope", rotated_first, KEYS),
+            ]:  # fmt: skip
                 for i, j in T.Parallel(ROWS, columns):
-                    tile[i, j] = query(tensors, where, i, first + j)
+                    tile[i, j] = query(tensors[name], where, i, first + j)
             T.fence_proxy_async()
             T.sync_threads(WEIGHTS_BARRIER, GROUP)
             T.fill(row_sum, 0)

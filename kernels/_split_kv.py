@@ -163,13 +163,13 @@ def parts_of(
     )
 
 
-def combination(split_k: int, batch: Any, q_len: int, heads: int, columns: int) -> Any:
-    """A macro of the parts, their logarithms, the output and its natural logarithm (or None): the launch of
-    the second kernel of one device.
+def combination(split_k: int, batch: Any, q_len: int, heads: int, columns: int, natural: bool = True) -> Any:
+    """A macro of the parts, their logarithms, the output and its logarithm (or None): the launch of the
+    second kernel of one device. The logarithm is the `natural` one, or that to base 2.
     """
     import tilelang.language as T  # noqa: N812
 
-    sum_up = combine(split_k, columns)
+    sum_up = combine(split_k, columns, is_last=natural)
 
     @T.macro
     def launch(parts, part_lse, out, lse):  # type: ignore[no-untyped-def]

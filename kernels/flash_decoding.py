@@ -33,6 +33,20 @@ if TYPE_CHECKING:
     import torch
 
 
+def check_heads(operator: str, heads: int, kv_heads: int, head_dim: int) -> None:
+    """Raise `WorkloadError` for heads that do not share kv heads evenly, or are too wide for a block."""
+    if heads % kv_heads:
+        raise WorkloadError(
+            f"{operator}: heads={heads} must be a multiple of kv_heads={kv_heads}; nearest legal heads: "
+            f"{max(1, heads // kv_heads) * kv_heads}"
+        )
+    if head_dim % 16 or head_dim > 256:
+        raise WorkloadError(
+            f"{operator}: head_dim={head_dim} must be a multiple of 16 and at most 256: a matrix instruction "
+            "takes 16 elements, and a block keeps whole rows in registers"
+        )
+
+
 class FlashDecoding(CacheOperator):
     name = "flash_decoding"
     columns = "head_dim"
@@ -60,16 +74,7 @@ class FlashDecoding(CacheOperator):
 
     def validate(self, workload: Workload) -> None:
         batch, heads, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
-        if heads % kv_heads:
-            raise WorkloadError(
-                f"flash_decoding: heads={heads} must be a multiple of kv_heads={kv_heads}; nearest legal "
-                f"heads: {max(1, heads // kv_heads) * kv_heads}"
-            )
-        if head_dim % 16 or head_dim > 256:
-            raise WorkloadError(
-                f"flash_decoding: head_dim={head_dim} must be a multiple of 16 and at most 256: a matrix "
-                "instruction takes 16 elements, and a block keeps whole rows in registers"
-            )
+        check_heads(self.name, heads, kv_heads, head_dim)
         self.check_cache(workload, kv_heads * head_dim, batch * q_len * heads * head_dim)
 
     def attention(
@@ -125,7 +130,7 @@ class FlashDecoding(CacheOperator):
             weights = scores.softmax(-1).view(batch, kv_heads, group * q_len, kv_len)
             return (weights @ cache("V")).view(batch, heads, q_len, head_dim).transpose(1, 2)
 
-        packages = {"FlashInfer": lambda: flashinfer_decoding(self, workload, inputs, scale)}
+        packages = {"FlashInfer": lambda: flashinfer_decoding(workload, inputs, scale)}
         return {
             "torch SDPA": fused,
             "torch (two products)": products,
@@ -189,6 +194,7 @@ class FlashDecodingGpu(CacheTemplate):
         *,
         in_parts: bool,
         end: Callable[[Any, Any], Any] | None = None,
+        natural: bool = True,
     ) -> Callable[[Mapping[str, Any]], Any]:
         import tilelang.language as T  # noqa: N812
 
@@ -212,6 +218,7 @@ class FlashDecodingGpu(CacheTemplate):
         load = load_keys(block_n, head_dim, page, by_row=config["gather"] == "by_row")
 
         seen_end = end or (lambda length, query: length - (q_len - 1) + query)
+        unit = math.log(2) if natural else 1  # of logarithms to base 2
 
         @T.macro
         def launch(Q, K, V, Table, Lengths, O, LSE, PartO, PartLSE):  # type: ignore[no-untyped-def]  # noqa: E741, N803
@@ -282,7 +289,7 @@ class FlashDecodingGpu(CacheTemplate):
                         if in_parts:
                             PartLSE[split, item, row // group, kv_head * group + row % group] = row_max[i]
                         elif has_lse:
-                            LSE[item, row // group, kv_head * group + row % group] = row_max[i] * math.log(2)
+                            LSE[item, row // group, kv_head * group + row % group] = row_max[i] * unit
 
         names = ("Q", "K", "V", "Table", "Lengths", "O", "LSE", "PartO", "PartLSE")
         return lambda tensors: launch(*(tensors.get(name) for name in names))

@@ -40,6 +40,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def check_columns(operator: str, dim: int) -> None:
+    """Raise `WorkloadError` for a number of columns whose sums a block cannot keep."""
+    if dim % 64 or dim > 512:
+        raise WorkloadError(
+            f"{operator}: dim={dim} must be a multiple of 64 and at most 512, the columns whose sums a block "
+            "keeps in registers"
+        )
+
+
 class MlaDecode(CacheOperator):
     name = "mla_decode"
     columns = "dim"
@@ -98,11 +107,7 @@ class MlaDecode(CacheOperator):
     def validate(self, workload: Workload) -> None:
         batch, heads, _, dim, q_len, _ = workload.dims.values()
         topk, width = int(workload.attrs["topk"]), dim + int(workload.attrs["rope_dim"])
-        if dim % 64 or dim > 512:
-            raise WorkloadError(
-                f"mla_decode: dim={dim} must be a multiple of 64 and at most 512, the columns whose sums a "
-                "block keeps in registers"
-            )
+        check_columns(self.name, dim)
         if topk and workload.attrs["lengths"] != "full":
             raise WorkloadError(
                 f"mla_decode: lengths={workload.attrs['lengths']} must be full where topk={topk}: give -1 as "
@@ -189,8 +194,8 @@ class MlaDecode(CacheOperator):
             return (scores.softmax(-1) @ kv[..., :dim]).view(batch, q_len, heads, dim)
 
         packages = {
-            "FlashInfer": lambda: flashinfer_latent(self, workload, inputs, scale),
-            "FlashMLA": lambda: flash_mla(self, workload, inputs, scale),
+            "FlashInfer": lambda: flashinfer_latent(workload, inputs, scale),
+            "FlashMLA": lambda: flash_mla(workload, inputs, scale),
         }
         return {
             "torch SDPA": fused,
@@ -232,10 +237,15 @@ class MlaDecodeGpu(CacheTemplate):
     Scores are computed once, by all warps, and weights pass through shared memory, so that warps may divide
     the columns of the output: 64 rows of 512 sums fill the registers of two warpgroups. Other schedules give
     groups of warps roles of their own (`_latent_roles`).
+
+    Attributes:
+        rotated_apart: whether the rotated columns of queries and keys are in tensors of their own, which
+            `parts` takes as QRope and KRope.
     """
 
     operator: MlaDecode = OPERATOR
     name = "mla_decode"
+    rotated_apart: ClassVar[bool] = False
     static_reasons: ClassVar[Mapping[str, str]] = {
         "heads": "the heads fill the rows of a tile",
         "dim": "a block keeps whole rows of dim elements in registers",
@@ -282,6 +292,7 @@ class MlaDecodeGpu(CacheTemplate):
         *,
         in_parts: bool,
         end: Callable[[Any, Any], Any] | None = None,
+        natural: bool = True,
     ) -> Callable[[Mapping[str, Any]], Any]:
         import tilelang.language as T  # noqa: N812
 
@@ -309,8 +320,10 @@ class MlaDecodeGpu(CacheTemplate):
         divide = normalise(block_m, dim, scale)
         by_row = config["gather"] == "by_row"
         load_latent = load_keys(block_n, dim, page, by_row)
-        load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)
+        rotated_first = 0 if self.rotated_apart else dim
+        load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=rotated_first)
         seen_end = end or (lambda length, query: length - (sharing - 1) + query)
+        unit = math.log(2) if natural else 1  # of logarithms to base 2
 
         schedule = config.str("schedule", "serial")
 
@@ -353,13 +366,13 @@ class MlaDecodeGpu(CacheTemplate):
                     if in_parts:
                         part_lse[split, item, query + row // heads, row % heads] = row_max[i]
                     elif has_lse:
-                        lse[item, query + row // heads, row % heads] = row_max[i] * math.log(2)
+                        lse[item, query + row // heads, row % heads] = row_max[i] * unit
 
-        def element(tensors: Any, where: Any, i: Any, j: Any) -> Any:
+        def element(queries: Any, where: Any, i: Any, j: Any) -> Any:
             item, query, first_row = where[:3]
             row = first_row + i
             return T.if_then_else(
-                row < rows, tensors["Q"][item, query + row // heads, row % heads, j], T.cast(0, dtype)
+                row < rows, queries[item, query + row // heads, row % heads, j], T.cast(0, dtype)
             )
 
         @T.macro
@@ -379,9 +392,9 @@ class MlaDecodeGpu(CacheTemplate):
             row_sum = T.alloc_fragment((block_m,), accumulator)
 
             for i, j in T.Parallel(block_m, dim):
-                q_tile[i, j] = element(tensors, (item, query, first_row), i, j)
+                q_tile[i, j] = element(tensors["Q"], (item, query, first_row), i, j)
             for i, j in T.Parallel(block_m, rope_dim):
-                q_rope[i, j] = element(tensors, (item, query, first_row), i, dim + j)
+                q_rope[i, j] = element(tensors["QRope"], (item, query, first_row), i, rotated_first + j)
             T.fill(o_sum, 0)
             T.fill(row_sum, 0)
             T.fill(row_max, LOWEST)
@@ -403,7 +416,7 @@ class MlaDecodeGpu(CacheTemplate):
                         k_rope[i, j] = selected_key(tensors, item, query, first + i, dim + j)
                 else:
                     load_latent(tensors["KV"], kv_tile, tensors["Table"], item, 0, first, last)
-                    load_rope(tensors["KV"], k_rope, tensors["Table"], item, 0, first, last)
+                    load_rope(tensors["KRope"], k_rope, tensors["Table"], item, 0, first, last)
                 T.gemm(q_tile, kv_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
                 T.gemm(q_rope, k_rope, scores, transpose_B=True, policy=policy)
                 hide(scores, tensors["Indices"], item, query, first_row, length, first)
@@ -433,7 +446,7 @@ class MlaDecodeGpu(CacheTemplate):
             item, query, first_row, split, _ = where
             return keep(row_max, tensors["PartLSE"], tensors["LSE"], split, item, query, first_row)
 
-        roles = LatentRoles(dim, dtype, page, scale, schedule == "paired", topk > 0)
+        roles = LatentRoles(dim, dtype, page, scale, schedule == "paired", topk > 0, rotated_first)
         attention: Any = (
             None if schedule == "serial" else roles.macro(element, selected, hidden, written, kept)
         )
@@ -462,8 +475,15 @@ class MlaDecodeGpu(CacheTemplate):
             ) as (tile, split, item):
                 run(tensors, tile, split, item)
 
-        names = ("Q", "KV", "Table", "Lengths", "Indices", "O", "LSE", "PartO", "PartLSE")
-        return lambda tensors: launch({name: tensors.get(name) for name in names})
+        names = (
+            "Q", "QRope", "KV", "KRope", "Table", "Lengths", "Indices", "O", "LSE", "PartO", "PartLSE",
+        )  # fmt: skip
+
+        def run_on(tensors: Mapping[str, Any]) -> Any:
+            found = {"QRope": tensors["Q"], "KRope": tensors["KV"], **tensors}
+            return launch({name: found.get(name) for name in names})
+
+        return run_on
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

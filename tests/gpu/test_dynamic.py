@@ -61,6 +61,22 @@ CASES = {
             for b, p in ((1, 8), (3, 100), (70, 560))
         ],
     ),
+    "flash_decoding_paged": (
+        ("batch", "indices", "pages"),
+        "batch=4,heads=8,kv_heads=2,head_dim=128,page=64,indices=40,lengths=mixed",
+        [
+            f"batch={b},heads=8,kv_heads=2,head_dim=128,page=64,indices={i},pages={p},lengths=mixed"
+            for b, i, p in ((1, 1, 1), (3, 50, 100), (70, 600, 560), (9, 5, 5))
+        ],
+    ),
+    "mla_decode_paged": (
+        ("batch", "indices", "pages"),
+        "batch=4,heads=128,page=64,indices=40,lengths=mixed",
+        [
+            f"batch={b},heads=128,page=64,indices={i},pages={p},lengths=mixed"
+            for b, i, p in ((1, 1, 1), (3, 50, 100), (70, 600, 560), (9, 5, 5))
+        ],
+    ),
     "mla_decode": (
         ("batch", "pages"),
         "batch=4,heads=16,kv_len=512,page=64,lengths=mixed",
@@ -140,6 +156,18 @@ MORE = {
         ("seq_len",),
         "batch=1,heads=4,seq_len={},head_dim=64",
         (1, 63, 64, 65, 511, 2000),
+    ),
+    "pages of one key": (
+        "flash_decoding_paged",
+        ("batch", "indices", "pages"),
+        "batch=5,heads=8,kv_heads=2,head_dim=64,page=1,indices={}",
+        (1, 700, 3001),
+    ),
+    "latent pages of one key": (
+        "mla_decode_paged",
+        ("batch", "indices", "pages"),
+        "batch=5,heads=16,page=1,indices={}",
+        (1, 700, 3001),
     ),
     "odd rows": ("matmul", ("m",), "m={},n=509,k=513", (1, 63, 65, 300)),
     "odd heads": (

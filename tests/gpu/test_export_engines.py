@@ -6,10 +6,9 @@ No engine is needed. Run: python -m pytest tests/gpu/test_export_engines.py
 from __future__ import annotations
 
 import importlib
-import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -138,26 +137,9 @@ ATTENTION = {
 }
 
 
-CACHE = {
-    "batch": 5,
-    "heads": 8,
-    "kv_heads": 2,
-    "kv_len": 300,
-    "head_dim": 128,
-    "page": 1,
-    "lengths": "mixed",
-    "lse": True,
-}
-
-
-def stated(inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors of a definition: it has pages of a table's rows as one list with offsets."""
-    if "Table" not in inputs:
-        return list(inputs.values())
-    lengths = inputs["Lengths"].tolist()
-    pages = torch.cat([row[:length] for row, length in zip(inputs["Table"], lengths, strict=True)])
-    ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
-    return [inputs["Q"][:, 0], inputs["K"], inputs["V"], ends, pages]
+PAGES = {"batch": 5, "indices": 40, "pages": 60, "lengths": "mixed"}
+HEADS = {"heads": 8, "kv_heads": 2, "head_dim": 128}
+LATENT = {"heads": 16, "dim": 512, "scale": 192**-0.5}
 
 
 @pytest.mark.parametrize(
@@ -172,7 +154,24 @@ def stated(inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
             ["batch", "tokens", "tokens_kv"],
             "gqa_ragged_prefill_causal_h8_kv2_d128",
         ),
-        ("flash_decoding", CACHE, ["pages", "batch"], "gqa_paged_decode_h8_kv2_d128_ps1"),
+        *(
+            (
+                "flash_decoding_paged",
+                {**PAGES, **HEADS, "page": page},
+                ["indices", "pages", "batch"],
+                f"gqa_paged_decode_h8_kv2_d128_ps{page}",
+            )
+            for page in (1, 64)
+        ),
+        *(
+            (
+                "mla_decode_paged",
+                {**PAGES, **LATENT, "page": page},
+                ["indices", "pages", "batch"],
+                f"mla_paged_decode_h16_ckv512_kpe64_ps{page}",
+            )
+            for page in (1, 64)
+        ),
     ],
 )
 def test_solutions_write_what_references_return(
@@ -210,9 +209,9 @@ def test_solutions_write_what_references_return(
     rows = dynamic[-1] if kernel != "flash_attention_varlen" else "tokens"
     for size in (shape[rows], shape[rows] - 3):
         asked = Workload(kernel, {**workload.dims, rows: size}, workload.dtype, workload.attrs)
-        given: list[Any] = stated(operator.inputs(asked, "cuda", 3))
+        given: list[Any] = list(operator.inputs(asked, "cuda", 3).values())
         if "sm_scale" in definition["inputs"]:
-            given.append(shape["head_dim"] ** -0.5)
+            given.append(shape.get("scale") or shape["head_dim"] ** -0.5)
         found = reference["run"](*given)
         wanted = found if isinstance(found, tuple) else (found,)
         places_for = [torch.empty_like(one, memory_format=torch.contiguous_format) for one in wanted]

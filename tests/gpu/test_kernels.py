@@ -69,6 +69,16 @@ SHAPES = {
         "batch=5,heads=32,kv_heads=8,kv_len=777,head_dim=128,page=1,lengths=mixed,lse=true",
         "batch=1,heads=1,kv_heads=1,kv_len=1,head_dim=16",
     ),
+    "flash_decoding_paged": (
+        "FP1",
+        "batch=5,heads=32,kv_heads=8,head_dim=128,page=1,indices=3001,pages=4000,lengths=mixed",
+        "batch=3,heads=8,kv_heads=2,head_dim=128,page=16,indices=150,lengths=mixed",
+        "batch=3,heads=6,kv_heads=6,head_dim=80,page=64,indices=40,pages=50,lengths=mixed,scale=0.2",
+        "batch=2,heads=64,kv_heads=1,head_dim=256,page=64,indices=12",
+        # some items have no page
+        "batch=7,heads=8,kv_heads=2,head_dim=64,page=64,indices=4,lengths=mixed",
+        "batch=1,heads=1,kv_heads=1,head_dim=16,page=1,indices=1",
+    ),
     "mla_decode": (
         "MLA0",
         "batch=3,heads=128,kv_len=1000,lse=true",
@@ -79,6 +89,16 @@ SHAPES = {
         "batch=16,heads=128,kv_len=2000,page=16,topk=2048,lse=true",
         "batch=2,heads=20,kv_len=832,dim=256,page=32,topk=512",
         "batch=1,heads=1,kv_len=1",
+    ),
+    "mla_decode_paged": (
+        "MP1",
+        "batch=3,heads=128,page=64,indices=60,pages=70,lengths=mixed",
+        "batch=3,heads=16,page=1,indices=2001,lengths=mixed",
+        "batch=3,heads=128,page=1,indices=1500,lengths=mixed,scale=0.07",
+        "batch=2,heads=20,dim=256,page=16,indices=90,lengths=mixed",
+        # some items have no page
+        "batch=7,heads=128,page=64,indices=4,lengths=mixed",
+        "batch=1,heads=1,page=1,indices=1",
     ),
     "layer_norm": ("L0", "L8", "m=7,n=1000", "m=33,n=1001", "m=33,n=1001,residual=true", "m=1,n=1"),
     "softmax": ("S4", "m=33,n=777", "m=7,n=8200", "m=1,n=1"),

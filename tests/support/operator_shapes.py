@@ -29,8 +29,10 @@ _FIXED: Mapping[str, Mapping[str, int]] = {
     "flash_attention_bwd": {"heads": 2, "head_dim": 16},
     "flash_attention_varlen": {"batch": 3},
     "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
+    "flash_decoding_paged": {"batch": 3, "heads": 8, "kv_heads": 2, "head_dim": 32},
     "grouped_matmul": {"groups": 3},
     "mla_decode": {"dim": 64},
+    "mla_decode_paged": {"batch": 12, "heads": 8, "dim": 64},
     "native_sparse_attention": {"batch": 2, "heads": 32, "head_dim": 48},
     "rope": {"head_dim": 64},
 }

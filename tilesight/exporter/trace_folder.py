@@ -19,7 +19,8 @@ from typing import Any
 from ..errors import InputError
 from ..files import file_hash
 from ..tracesets.definition import DefinitionError, TraceDefinition
-from ..tracesets.matches import KernelProblem, TraceMatch, match_of_operator
+from ..tracesets.match import KernelProblem, TraceMatch
+from ..tracesets.matches import match_of_operator
 from .kernel_set import KernelSet
 from .manifest import MANIFEST
 from .texts import fill

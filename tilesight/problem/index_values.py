@@ -41,7 +41,7 @@ def outside(
     return f"{name}{place} is {value} and must be {legal}: {rule}"
 
 
-def not_rising(name: str, ends: torch.Tensor, rows: int, of: str) -> str | None:
+def not_rising(name: str, ends: torch.Tensor, rows: int, of: str, counted: str = "rows") -> str | None:
     """What is wrong with the ends of neighbouring parts of `rows` rows, of which the first one is 0.
 
     Args:
@@ -49,6 +49,7 @@ def not_rising(name: str, ends: torch.Tensor, rows: int, of: str) -> str | None:
         ends: one number more than there are parts.
         rows: number of all rows.
         of: what the parts are, for the message.
+        counted: what the rows are, for the message.
     """
     import torch
 
@@ -62,5 +63,7 @@ def not_rising(name: str, ends: torch.Tensor, rows: int, of: str) -> str | None:
             f"the {of} follow each other"
         )
     if int(ends[-1]) > rows:
-        return f"{name}[{len(ends) - 1}] is {int(ends[-1])} and must be at most {rows}, the number of rows"
+        return (
+            f"{name}[{len(ends) - 1}] is {int(ends[-1])} and must be at most {rows}, the number of {counted}"
+        )
     return None

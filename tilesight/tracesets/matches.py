@@ -6,123 +6,25 @@ A definition is an operator only if a kernel of it computes just that: same layo
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
-from .. import kernels
 from ..kernels.rms_norm import EPS
 from ..problem.config import Value
-from ..problem.operator import Operator
 from .definition import DefinitionError, TraceDefinition, TraceTensor
+from .match import KernelProblem, TraceMatch, constants, require, scale_check, size_of, stated_scale
+from .paged import PagedLatentMatch, PagedMatch
 
 LOG2_E = math.log2(math.e)
 
 # why other definitions of the public data set are no operators here, by op_type
 OTHERS: Mapping[str, str] = {
-    "mla_paged": "it has the two parts of queries and keys in tensors of their own, and mla_decode has one; "
-    "its page tables are lists of pages in one tensor with offsets",
     "dsa_paged": "it has the two parts of queries and keys in tensors of their own, and mla_decode has one",
     "gdn": "it computes gates and layouts of states that gated_delta_rule takes ready-made",
     "moe": "it routes tokens and computes all products of the experts",
     "rope": "it takes positions and a table of cosines and sines, and rope those of each token",
     "sampling": "no operator draws samples",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class KernelProblem:
-    """What exported kernels compute, as far as a definition needs it.
-
-    `fixed`: dimensions with one size; others are stated by calls.
-    """
-
-    operator: Operator
-    dtype: str
-    attrs: Mapping[str, Value]
-    fixed: Mapping[str, int]
-
-    def attribute(self, name: str) -> Value:
-        return self.operator.attribute(self.attrs, name)
-
-
-class TraceMatch(ABC):
-    """Definitions of one op_type that one of TileSight's operators computes.
-
-    Attributes:
-        op_type: of the definitions.
-        operator: the name of TileSight's operator.
-        has_random_inputs: whether inputs may be random, so that a workload is its sizes.
-        tensors: the operator's name of each tensor of a definition; the first one has the workload's dtype.
-    """
-
-    op_type: ClassVar[str]
-    operator: ClassVar[str]
-    has_random_inputs: ClassVar[bool] = True
-    tensors: ClassVar[Mapping[str, str]]
-
-    @abstractmethod
-    def definition(self, problem: KernelProblem) -> TraceDefinition:
-        """The definition that kernels of a problem compute. Raises `DefinitionError` if there is none."""
-
-    @abstractmethod
-    def axes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The variable axes of a workload, for sizes of the operator's dimensions."""
-
-    @abstractmethod
-    def run(self, problem: KernelProblem, module: str) -> str:
-        """Python code of `run`, which takes inputs and outputs and calls the module of an export."""
-
-    @abstractmethod
-    def shape(
-        self, definition: TraceDefinition, axes: Mapping[str, int], scalars: Mapping[str, float]
-    ) -> dict[str, Value]:
-        """Dimensions and attributes of a workload. Raises `DefinitionError` if the operator does not fit.
-
-        Args:
-            definition: of the workload.
-            axes: the sizes that the workload states.
-            scalars: its numbers.
-        """
-
-    def dtype(self, definition: TraceDefinition) -> str:
-        """The dtype of the workloads of a definition that has the tensors."""
-        return definition.inputs[next(iter(self.tensors))].dtype
-
-    def check_dtypes(self, definition: TraceDefinition, shape: Mapping[str, Value]) -> None:
-        """Raise `DefinitionError` unless the operator's tensors have the dtypes of the definition's."""
-        operator, dtype = kernels.operator(self.operator), self.dtype(definition)
-        others = operator.tensor_dtypes(dtype, operator.kept_attributes(shape))
-        for name, tensor in (*definition.inputs.items(), *definition.outputs.items()):
-            if tensor.axes is None:
-                continue
-            wanted = others.get(self.tensors[name], dtype)
-            if tensor.dtype != wanted:
-                raise DefinitionError(
-                    f"its {name} is {tensor.dtype}, and that of {self.operator} {dtype} is {wanted}"
-                )
-
-
-def _constants(problem: KernelProblem, *names: str) -> list[int]:
-    """The sizes of dimensions that a definition has as constants."""
-    free = [name for name in names if name not in problem.fixed]
-    if free:
-        raise DefinitionError(f"{' and '.join(free)} must be fixed: its definition has constants there")
-    return [problem.fixed[name] for name in names]
-
-
-def _require(problem: KernelProblem, wanted: Mapping[str, Value]) -> None:
-    for name, value in wanted.items():
-        found = problem.attribute(name)
-        if found != value:
-            raise DefinitionError(
-                f"its definition needs {_text(name, value)}, and these kernels have {_text(name, found)}"
-            )
-
-
-def _text(name: str, value: Value) -> str:
-    return f"{name}={str(value).lower() if isinstance(value, bool) else value}"
 
 
 class GemmMatch(TraceMatch):
@@ -133,10 +35,10 @@ class GemmMatch(TraceMatch):
     tensors: ClassVar[Mapping[str, str]] = {"A": "A", "B": "B", "C": "C"}
 
     def definition(self, problem: KernelProblem) -> TraceDefinition:
-        _require(problem, {"layout": "nt", "accumulate": "float32", "scales": "none", "fuse": "none"})
+        require(problem, {"layout": "nt", "accumulate": "float32", "scales": "none", "fuse": "none"})
         if problem.dtype not in ("bfloat16", "float16", "float32"):
             raise DefinitionError(f"its definition has no {problem.dtype} without scales")
-        n, k = _constants(problem, "n", "k")
+        n, k = constants(problem, "n", "k")
         dtype = problem.dtype
         return TraceDefinition(
             f"gemm_n{n}_k{k}",
@@ -160,7 +62,7 @@ class GemmMatch(TraceMatch):
         if not definition.has({"A": ("M", "K"), "B": ("N", "K")}, {"C": ("M", "N")}):
             raise DefinitionError("it is not the plain product C[M, N] = A[M, K] B[N, K]^T")
         size = definition.sizes(axes)
-        return {"m": _size(size, "M"), "n": _size(size, "N"), "k": _size(size, "K"), "layout": "nt"}
+        return {"m": size_of(size, "M"), "n": size_of(size, "N"), "k": size_of(size, "K"), "layout": "nt"}
 
 
 class NormMatch(TraceMatch):
@@ -176,7 +78,7 @@ class NormMatch(TraceMatch):
     }
 
     def definition(self, problem: KernelProblem) -> TraceDefinition:
-        [n] = _constants(problem, "n")
+        [n] = constants(problem, "n")
         is_fused, dtype = bool(problem.attribute("residual")), problem.dtype
         rows, weight = TraceTensor(("batch_size", "hidden_size"), dtype), TraceTensor(("hidden_size",), dtype)
         added = {"residual": rows} if is_fused else {}
@@ -222,7 +124,7 @@ class NormMatch(TraceMatch):
         if not is_fused and not definition.has(plain, {"output": rows}, ("eps",)):
             raise DefinitionError("it is not the norm of rows [batch_size, hidden_size]")
         size = definition.sizes(axes)
-        return {"m": _size(size, "batch_size"), "n": _size(size, "hidden_size"), "residual": is_fused}
+        return {"m": size_of(size, "batch_size"), "n": size_of(size, "hidden_size"), "residual": is_fused}
 
 
 class RaggedMatch(TraceMatch):
@@ -241,8 +143,8 @@ class RaggedMatch(TraceMatch):
 
     def definition(self, problem: KernelProblem) -> TraceDefinition:
         wanted = {"causal": True, "window": 0, "softcap": 0, "sinks": False, "lse": True}
-        _require(problem, wanted)
-        heads, head_dim = _constants(problem, "heads", "head_dim")
+        require(problem, wanted)
+        heads, head_dim = constants(problem, "heads", "head_dim")
         kv_heads, dtype = heads // int(problem.attribute("group")), problem.dtype
         queries = TraceTensor(("total_q", "num_qo_heads", "head_dim"), dtype)
         keys = TraceTensor(("total_kv", "num_kv_heads", "head_dim"), dtype)
@@ -272,7 +174,7 @@ class RaggedMatch(TraceMatch):
         scale = float(problem.attribute("scale")) or problem.fixed["head_dim"] ** -0.5
         return (
             "def run(q, k, v, qo_indptr, kv_indptr, sm_scale, output, lse):\n"
-            f"{_scale_check(scale)}"
+            f"{scale_check(scale)}"
             "    natural = torch.empty(lse.shape[::-1], dtype=lse.dtype, device=lse.device)\n"
             "    given = (one.contiguous() for one in (q, k, v, qo_indptr, kv_indptr))\n"
             f"    {module}.call(*given, out=(output, natural))\n"
@@ -293,137 +195,29 @@ class RaggedMatch(TraceMatch):
         if heads % kv_heads:
             raise DefinitionError(f"num_qo_heads={heads} is no multiple of num_kv_heads={kv_heads}")
         size = definition.sizes(axes)
-        ends_count = _size(size, "len_indptr")
+        ends_count = size_of(size, "len_indptr")
         if ends_count < 2:
             raise DefinitionError(f"len_indptr={ends_count} must be at least 2, the ends of one item")
         return {
             "batch": ends_count - 1,
             "heads": heads,
-            "tokens": _size(size, "total_q"),
+            "tokens": size_of(size, "total_q"),
             "head_dim": head_dim,
-            "tokens_kv": _size(size, "total_kv"),
+            "tokens_kv": size_of(size, "total_kv"),
             "causal": True,
             "group": heads // kv_heads,
             "lse": True,
-            "scale": _stated_scale(scalars, head_dim),
+            "scale": stated_scale(scalars, head_dim),
         }
 
 
-class PagedMatch(TraceMatch):
-    """Attention of one query of each item over a cache in pages of one key, with its log-sum-exp to base 2.
-
-    A definition has the pages of all items in one list, with offsets. A kernel's table has a row for each
-    item, which `run` makes from the list.
-    """
-
-    op_type = "gqa_paged"
-    operator = "flash_decoding"
-    has_random_inputs = False  # offsets must ascend, and pages must exist
-    tensors: ClassVar[Mapping[str, str]] = {
-        **{"q": "Q", "k_cache": "K", "v_cache": "V", "kv_indptr": "Lengths", "kv_indices": "Table"},
-        **{"output": "O", "lse": "LSE"},
-    }
-
-    def definition(self, problem: KernelProblem) -> TraceDefinition:
-        _require(problem, {"page": 1, "lse": True})
-        heads, kv_heads, head_dim, _, q_len = _constants(
-            problem, "heads", "kv_heads", "head_dim", "kv_len", "q_len"
-        )
-        if q_len != 1:
-            raise DefinitionError(
-                f"its definition has one query of each item, and these kernels have {q_len}"
-            )
-        dtype = problem.dtype
-        inputs, outputs = self._axes()
-        dtypes = {"kv_indptr": "int32", "kv_indices": "int32", "lse": "float32"}
-        return TraceDefinition(
-            f"gqa_paged_decode_h{heads}_kv{kv_heads}_d{head_dim}_ps1",
-            self.op_type,
-            {
-                "num_qo_heads": heads,
-                "num_kv_heads": kv_heads,
-                "head_dim": head_dim,
-                "page_size": 1,
-                **dict.fromkeys(("batch_size", "num_pages", "len_indptr", "num_kv_indices")),
-            },
-            {
-                **{name: TraceTensor(axes, dtypes.get(name, dtype)) for name, axes in inputs.items()},
-                "sm_scale": TraceTensor(None, "float32"),
-            },
-            {name: TraceTensor(axes, dtypes.get(name, dtype)) for name, axes in outputs.items()},
-            _PAGED_REFERENCE,
-            "attention of one query of each item over pages of one key; lse is the log-sum-exp to base 2",
-        )
-
-    def axes(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        batch = sizes["batch"]
-        return {
-            "batch_size": batch,
-            "num_pages": sizes["pages"],
-            "len_indptr": batch + 1,
-            "num_kv_indices": batch * sizes["kv_len"],
-        }
-
-    def run(self, problem: KernelProblem, module: str) -> str:
-        scale = float(problem.attribute("scale")) or problem.fixed["head_dim"] ** -0.5
-        room = problem.fixed["kv_len"]
-        return (
-            "def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale, output, lse):\n"
-            f"{_scale_check(scale)}"
-            "    count = kv_indices.shape[0]\n"
-            "    lengths = kv_indptr[1:] - kv_indptr[:-1]\n"
-            f"    if count > {room} and int(lengths.max()) > {room}:\n"
-            '        raise ValueError(f"an item has {int(lengths.max())} keys: "'
-            f' "these kernels have room for {room}")\n'
-            f"    places = kv_indptr[:-1, None] + torch.arange({room}, device=q.device)\n"
-            "    known = kv_indices if count else kv_indices.new_zeros(1)\n"
-            "    table = known[places.clamp_(max=max(count - 1, 0))]\n"
-            "    natural = torch.empty_like(lse)\n"
-            "    given = (one.contiguous() for one in (q[:, None], k_cache, v_cache, table, lengths))\n"
-            f"    {module}.call(*given, out=(output[:, None], natural[:, None]))\n"
-            f"    torch.mul(natural, {LOG2_E!r}, out=lse)\n"
-        )
-
-    def shape(
-        self, definition: TraceDefinition, axes: Mapping[str, int], scalars: Mapping[str, float]
-    ) -> dict[str, Value]:
-        page = definition.constant("page_size")
-        if page != 1:
-            raise DefinitionError(f"page_size={page}: solutions read pages of one key alone so far")
-        inputs, outputs = self._axes()
-        if not definition.has(inputs, outputs, ("sm_scale",)):
-            raise DefinitionError("it is not the attention of one query of each item over a cache in pages")
-        names = ("num_qo_heads", "num_kv_heads", "head_dim")
-        heads, kv_heads, head_dim = map(definition.constant, names)
-        size = definition.sizes(axes)
-        batch, keys = _size(size, "batch_size"), _size(size, "num_kv_indices")
-        if keys < batch or batch < 1:
-            raise DefinitionError(
-                f"num_kv_indices={keys} must be at least batch_size={batch}: items have keys"
-            )
-        return {
-            "batch": batch,
-            "heads": heads,
-            "kv_heads": kv_heads,
-            "kv_len": -(-keys // batch),  # of the mean item
-            "head_dim": head_dim,
-            "pages": _size(size, "num_pages"),
-            "page": 1,
-            "lse": True,
-            "scale": _stated_scale(scalars, head_dim),
-        }
-
-    @staticmethod
-    def _axes() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-        """Axes of the inputs and of the outputs."""
-        rows = ("batch_size", "num_qo_heads")
-        pool = ("num_pages", "page_size", "num_kv_heads", "head_dim")
-        lists: dict[str, tuple[str, ...]] = {"kv_indptr": ("len_indptr",), "kv_indices": ("num_kv_indices",)}
-        inputs = {"q": (*rows, "head_dim"), "k_cache": pool, "v_cache": pool, **lists}
-        return inputs, {"output": (*rows, "head_dim"), "lse": rows}
-
-
-MATCHES: tuple[TraceMatch, ...] = (GemmMatch(), NormMatch(), RaggedMatch(), PagedMatch())
+MATCHES: tuple[TraceMatch, ...] = (
+    GemmMatch(),
+    NormMatch(),
+    RaggedMatch(),
+    PagedMatch(),
+    PagedLatentMatch(),
+)
 
 
 def match_of_operator(operator: str) -> TraceMatch:
@@ -445,53 +239,6 @@ def match_of_definition(definition: TraceDefinition) -> TraceMatch:
         raise DefinitionError(f"op_type {definition.op_type}: {reason}")
     return found
 
-
-def _size(sizes: Mapping[str, int], axis: str) -> int:
-    size = sizes.get(axis)
-    if size is None:
-        raise DefinitionError(f"axis {axis} has no size")
-    return size
-
-
-def _stated_scale(scalars: Mapping[str, float], head_dim: int) -> float:
-    """The attribute `scale` for the factor of scores that a workload states."""
-    usual = head_dim**-0.5
-    scale = scalars.get("sm_scale", usual)
-    if not 0 < scale < math.inf:
-        raise DefinitionError(f"sm_scale={scale} must be a number above 0")
-    return 0.0 if abs(scale - usual) <= 1e-5 * usual else scale
-
-
-def _scale_check(scale: float) -> str:
-    """Lines of `run` that refuse another factor of scores."""
-    return (
-        f"    if abs(float(sm_scale) - {scale!r}) > 1e-5 * {scale!r}:\n"
-        f'        raise ValueError(f"sm_scale={{float(sm_scale)}}: these kernels have {scale!r}")\n'
-    )
-
-
-_PAGED_REFERENCE = """\
-import math
-
-import torch
-
-
-def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
-    output = torch.zeros_like(q)
-    lse = torch.full(q.shape[:2], -math.inf, dtype=torch.float32, device=q.device)
-    group = q.shape[1] // k_cache.shape[2]
-    ends = kv_indptr.tolist()
-    for item in range(len(ends) - 1):
-        pages = kv_indices[ends[item] : ends[item + 1]].long()
-        if len(pages) == 0:
-            continue
-        k, v = (cache[pages, 0].float().transpose(0, 1) for cache in (k_cache, v_cache))
-        k, v = (one.repeat_interleave(group, dim=0) for one in (k, v))
-        scores = (k @ q[item].float()[:, :, None])[:, :, 0] * sm_scale
-        output[item] = (torch.softmax(scores, dim=-1)[:, None] @ v)[:, 0].to(q.dtype)
-        lse[item] = torch.logsumexp(scores, dim=-1) / math.log(2)
-    return output, lse
-"""
 
 _RAGGED_REFERENCE = """\
 import math

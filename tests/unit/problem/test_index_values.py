@@ -25,6 +25,8 @@ SELECTED = "native_sparse_attention", "batch=1,heads=16,seq_len=512,head_dim=64"
 RANKS = "context_parallel_flash_decoding", f"{CACHE[1]},world=2"
 LATENT_RANKS = "context_parallel_mla_decode", "batch=2,heads=16,kv_len=64,page=16,lengths=mixed,world=4"
 EXPERTS = "all_to_all_grouped_matmul", "tokens=5,hidden=8,inner=8,experts=3,topk=2,world=4"
+LISTS = "flash_decoding_paged", "batch=3,heads=4,kv_heads=2,head_dim=16,page=16,indices=11,pages=9"
+SINGLE = "flash_decoding_paged", "batch=3,heads=4,kv_heads=2,head_dim=16,page=1,indices=11"
 LISTED = "block_sparse_attention", "batch=1,heads=2,seq_len=512,head_dim=64"
 
 
@@ -57,6 +59,21 @@ def put(name: str, place: tuple[int, ...], value: int) -> Callable[[dict[str, to
         (RANKS, put("Lengths", (1,), -1), r"Lengths\[1\] is -1 and must be 0 to 64: an item has room for"),
         (LATENT_RANKS, put("Table", (0, 0), 8), r"Table\[0, 0\] is 8 and must be 0 to 7"),
         (EXPERTS, put("Ids", (4, 1), 12), r"Ids\[4, 1\] is 12 and must be at most 11: an expert of a rank"),
+        (
+            LISTS,
+            put("kv_indptr", (0,), 1),
+            r"kv_indptr\[0\] is 1 and must be 0, where the first of the pages",
+        ),
+        (LISTS, put("kv_indptr", (1,), 9), r"kv_indptr\[2\] is 7, less than the 9 before it"),
+        (
+            LISTS,
+            put("kv_indptr", (3,), 12),
+            r"kv_indptr\[3\] is 12 .* at most 11, the number of listed pages",
+        ),
+        (LISTS, put("kv_indices", (10,), 9), r"kv_indices\[10\] is 9 and must be 0 to 8: the pool has that"),
+        (LISTS, put("kv_last_page_len", (1,), 0), r"kv_last_page_len\[1\] is 0 and must be 1 to 16: keys of"),
+        (LISTS, put("kv_last_page_len", (2,), 17), r"kv_last_page_len\[2\] is 17 and must be 1 to 16"),
+        (SINGLE, put("kv_indices", (3,), -1), r"kv_indices\[3\] is -1 and must be 0 to 10"),
         (LISTED, put("counts", (0, 1, 2), 9), r"counts\[0, 1, 2\] is 9 and must be 0 to \d"),
         (LISTED, put("indices", (0, 1, 2, 0), 99), r"indices\[0, 1, 2, 0\] is 99 and must be 0 to \d"),
     ],
@@ -90,6 +107,11 @@ def test_values_that_no_kernel_reads_may_be_anything() -> None:
     selected["Indices"][1] = torch.tensor([127, -1]).repeat(256)  # keys of the second page, and none
     selected["Table"][1, 0], selected["Table"][1, 2:] = -7, 10**6
     assert latent.index_fault(latent.workload(PAGED[1]), selected) is None
+    paged = operator(LISTS[0])
+    unused = paged.inputs(paged.workload(LISTS[1]), "cpu", 1)
+    unused["kv_indptr"][1:] = torch.tensor([4, 4, 9])
+    unused["kv_last_page_len"][1], unused["kv_indices"][9:] = -7, 10**6
+    assert paged.index_fault(paged.workload(LISTS[1]), unused) is None
     lists = operator(LISTED[0])
     listed = lists.inputs(lists.workload(LISTED[1]), "cpu", 1)
     listed["counts"][0, 0, 0], listed["indices"][0, 0, 0, 1:] = 1, 99

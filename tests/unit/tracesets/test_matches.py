@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tilesight import kernels
+from tilesight.kernels._page_lists import PageListOperator
 from tilesight.problem.workload import Workload
 from tilesight.tracesets.definition import DefinitionError, TraceTensor, read_definition
 from tilesight.tracesets.matches import (
@@ -39,13 +40,25 @@ CASES = [
 ]
 
 
-PAGED = (
-    "flash_decoding",
-    "batch=3,heads=4,kv_heads=2,kv_len=20,head_dim=16,pages=70,page=1,lse=true",
-    "bfloat16",
-    ("batch", "pages"),
-    "gqa_paged_decode_h4_kv2_d16_ps1",
-)
+PAGED = [
+    (
+        "flash_decoding_paged",
+        f"batch=3,heads=4,kv_heads=2,head_dim=16,pages=70,indices=50,page={page}",
+        "bfloat16",
+        ("batch", "pages", "indices"),
+        f"gqa_paged_decode_h4_kv2_d16_ps{page}",
+    )
+    for page in (1, 16)
+] + [
+    (
+        "mla_decode_paged",
+        f"batch=3,heads=4,dim=64,rope_dim=32,pages=70,indices=50,page={page}{scale}",
+        "bfloat16",
+        ("batch", "pages", "indices"),
+        f"mla_paged_decode_h4_ckv64_kpe32_ps{page}",
+    )
+    for page, scale in ((1, ""), (64, f",scale={160**-0.5}"))
+]
 
 
 def workload_of(case: tuple[str, str, str, tuple[str, ...], str]) -> tuple[Workload, KernelProblem]:
@@ -110,14 +123,15 @@ def test_a_solution_refuses_another_scale() -> None:
         run(*[None] * 5, 0.5, None, None)
 
 
-@pytest.mark.parametrize("case", [*CASES, PAGED], ids=lambda case: f"{case[4]}-{case[2]}")
+@pytest.mark.parametrize("case", [*CASES, *PAGED], ids=lambda case: f"{case[4]}-{case[2]}")
 def test_a_definition_is_read_as_the_shape_that_it_was_made_of(case: Any) -> None:
     workload, problem = workload_of(case)
     made = match_of_operator(case[0]).definition(problem)
     definition = read_definition(json.loads(json.dumps(made.fields())))
     assert definition == made
     match = match_of_definition(definition)
-    found = match.shape(definition, match.axes(workload.dims), {})
+    stated = {"sm_scale": paged_scale(problem)} if case in PAGED else {}
+    found = match.shape(definition, match.axes(workload.dims), stated)
     match.check_dtypes(definition, found)
     assert match.dtype(definition) == case[2]
     text = ",".join(f"{name}={str(value).lower()}" for name, value in found.items())
@@ -125,83 +139,105 @@ def test_a_definition_is_read_as_the_shape_that_it_was_made_of(case: Any) -> Non
 
 
 def test_every_match_has_a_case() -> None:
-    assert {match.operator for match in MATCHES} == {case[0] for case in [*CASES, PAGED]}
+    assert {match.operator for match in MATCHES} == {case[0] for case in [*CASES, *PAGED]}
 
 
-def paged_inputs(ends: list[int], seed: int = 0) -> list[torch.Tensor]:
-    """q, both caches, the ends of the items' keys, and their pages in any order."""
-    draw = torch.Generator().manual_seed(seed)
-    q = torch.randn(len(ends) - 1, 4, 16, generator=draw, dtype=torch.float32).bfloat16()
-    k, v = (torch.randn(70, 1, 2, 16, generator=draw).bfloat16() for _ in range(2))
-    pages = torch.randperm(70, generator=draw)[: ends[-1]].int()
-    return [q, k, v, torch.tensor(ends, dtype=torch.int32), pages]
+def paged_inputs(problem: KernelProblem, ends: list[int], last: list[int]) -> dict[str, torch.Tensor]:
+    """The tensors of a definition for items whose lists of pages have these ends; pages in any order."""
+    sizes = {**problem.fixed, "batch": len(ends) - 1, "pages": 70, "indices": max(1, ends[-1])}
+    operator = problem.operator
+    dims = {dim: sizes[dim] for dim in operator.dims}
+    found = operator.inputs(Workload(operator.name, dims, problem.dtype, problem.attrs), "cpu", 3)
+    found["kv_indptr"] = torch.tensor(ends, dtype=torch.int32)
+    found["kv_indices"] = found["kv_indices"][: ends[-1]]
+    if "kv_last_page_len" in found:
+        found["kv_last_page_len"] = torch.tensor(last, dtype=torch.int32)
+    return found
 
 
-@pytest.mark.parametrize("ends", [[0, 20, 23, 23], [0, 0, 0], [0, 1]])
-def test_lists_of_pages_become_tables(ends: list[int]) -> None:
+def paged_scale(problem: KernelProblem) -> float:
+    width = 96 if problem.operator.name == "mla_decode_paged" else problem.fixed["head_dim"]
+    return float(problem.attribute("scale")) or width**-0.5
+
+
+@pytest.mark.parametrize(
+    ("ends", "last"), [([0, 20, 23, 23], [16, 5, 99]), ([0, 0, 0], [0, 0]), ([0, 1], [1])]
+)
+@pytest.mark.parametrize("case", PAGED, ids=lambda case: case[4])
+def test_lists_of_pages_are_read_as_they_are(case: Any, ends: list[int], last: list[int]) -> None:
     """The solution calls the kernels with what gives the reference of the definition; items may be empty."""
-    _, problem = workload_of(PAGED)
-    match = match_of_operator("flash_decoding")
-    given = paged_inputs(ends)
-    output, lse = run_of(match.definition(problem).reference)(*given, 0.25)
+    _, problem = workload_of(case)
+    match = match_of_operator(case[0])
+    given = paged_inputs(problem, ends, last)
+    scale = paged_scale(problem)
+    output, lse = run_of(match.definition(problem).reference)(*given.values(), scale)
     operator, seen = problem.operator, []
+    assert isinstance(operator, PageListOperator)
 
-    def call(q: Any, k: Any, v: Any, table: Any, lengths: Any, out: Any) -> None:
-        sizes = {**problem.fixed, "batch": len(q), "pages": len(k)}
-        workload = Workload("flash_decoding", {d: sizes[d] for d in operator.dims}, "bfloat16", problem.attrs)
-        inputs = {"Q": q, "K": k, "V": v, "Table": table, "Lengths": lengths}
-        assert {name: str(t.dtype) for name, t in inputs.items() if not t.is_floating_point()} == {
-            "Table": "torch.int32",
-            "Lengths": "torch.int32",
-        }
+    def call(*tensors: Any, out: Any) -> None:
+        inputs = dict(zip(given, tensors, strict=True))
+        listed, pools = inputs["kv_indices"], inputs[operator.pools[0]]
+        sizes = {**problem.fixed, "batch": len(ends) - 1, "pages": len(pools), "indices": len(listed)}
+        workload = Workload(operator.name, {d: sizes[d] for d in operator.dims}, case[2], problem.attrs)
+        for name, tensor in inputs.items():
+            assert str(tensor.dtype) == f"torch.{operator.dtype_of(name, workload)}"
         assert operator.index_fault(workload, inputs) is None
         found = operator.reference(workload, inputs)
-        for place, right in zip(out, (found["O"], found["LSE"]), strict=True):
+        for place, right in zip(out, found.values(), strict=True):
             place.copy_(right)
-        seen.append(lengths.tolist())
+        seen.append(len(listed))
 
     run = run_of(match.run(problem, "module"), module=SimpleNamespace(call=call))
     places = [torch.empty_like(output), torch.empty_like(lse)]
-    run(*given, 0.25, *places)
-    assert seen == [[end - begin for begin, end in itertools.pairwise(ends)]]
+    run(*given.values(), scale, *places)
+    assert seen == [max(1, ends[-1])]
     torch.testing.assert_close(places[0].float(), output.float(), atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(places[1], lse, atol=1e-3, rtol=1e-3)
+    for item, (begin, end) in enumerate(itertools.pairwise(ends)):
+        assert bool((lse[item] == -math.inf).all()) == (begin == end)
+        assert bool((output[item] == 0).all()) == (begin == end)
 
 
-def test_a_solution_refuses_items_beyond_its_room() -> None:
-    _, problem = workload_of(PAGED)
-    run = run_of(match_of_operator("flash_decoding").run(problem, "module"))
-    with pytest.raises(ValueError, match="an item has 21 keys: these kernels have room for 20"):
-        run(*paged_inputs([0, 3, 24]), 0.25, None, None)
-
-
-def test_definitions_of_other_paged_attention_are_refused() -> None:
-    _, problem = workload_of(PAGED)
-    match = match_of_operator("flash_decoding")
+@pytest.mark.parametrize("case", PAGED, ids=lambda case: case[4])
+def test_definitions_of_other_paged_attention_are_refused(case: Any) -> None:
+    _, problem = workload_of(case)
+    match = match_of_operator(case[0])
     made, axes = match.definition(problem), {"batch_size": 2, "num_pages": 9, "len_indptr": 3}
     keys = {**axes, "num_kv_indices": 7}
     prefill = {**made.inputs, "qo_indptr": TraceTensor(("len_indptr",), "int32")}
-    # as the published definitions of larger pages have it
-    larger = {**made.inputs, "kv_last_page_len": TraceTensor(("batch_size",), "int32")}
+    last = {**made.inputs, "kv_last_page_len": TraceTensor(("batch_size",), "int32")}
+    if "kv_last_page_len" in made.inputs:
+        del last["kv_last_page_len"]
     for changed, stated, reason in (
         (replace(made, inputs=prefill), keys, "not the attention of one query of each item"),
+        (replace(made, inputs=last), keys, "not the attention of one query of each item"),
         (
-            replace(made, axes={**made.axes, "page_size": 64}, inputs=larger),
+            replace(made, axes={**made.axes, "page_size": 8}),
             keys,
-            "page_size=64: solutions read",
+            "page_size=8 must be one of: 1, 16, 32, 64",
         ),
-        (made, {**axes, "num_kv_indices": 1}, "num_kv_indices=1 must be at least batch_size=2"),
+        (made, {**keys, "len_indptr": 4}, "len_indptr=4 must be 3, one more than batch_size=2"),
         (made, axes, "axis num_kv_indices has no size"),
     ):
         with pytest.raises(DefinitionError, match=reason):
             match.shape(changed, stated, {})
     assert match.shape(made, keys, {"sm_scale": 0.5})["scale"] == 0.5
-    assert match.shape(made, keys, {})["kv_len"] == 4
-    for wrong, reason in (({"page": 16}, "needs page=1"), ({"lse": False}, "needs lse=true")):
-        with pytest.raises(DefinitionError, match=reason):
-            match.definition(replace(problem, attrs={**problem.attrs, **wrong}))
-    with pytest.raises(DefinitionError, match="one query of each item, and these kernels have 2"):
-        match.definition(replace(problem, fixed={**problem.fixed, "q_len": 2}))
+    assert match.shape(made, keys, {"sm_scale": paged_scale(problem) * (1 + 1e-7)})["scale"] in (
+        0.0,
+        paged_scale(problem),
+    )
+    fixed = {dim: size for dim, size in problem.fixed.items() if dim != "heads"}
+    with pytest.raises(DefinitionError, match="heads must be fixed"):
+        match.definition(replace(problem, fixed=fixed))
+
+
+def test_heads_of_paged_attention_share_kv_heads_evenly() -> None:
+    _, problem = workload_of(PAGED[0])
+    match = match_of_operator("flash_decoding_paged")
+    made = match.definition(problem)
+    axes = {"batch_size": 2, "num_pages": 9, "len_indptr": 3, "num_kv_indices": 7}
+    with pytest.raises(DefinitionError, match="num_qo_heads=4 is no multiple of num_kv_heads=3"):
+        match.shape(replace(made, axes={**made.axes, "num_kv_heads": 3}), axes, {})
 
 
 @pytest.mark.parametrize(
@@ -243,7 +279,7 @@ def test_other_definitions_are_no_operators() -> None:
         (scaled, "not the plain product"),
         (alpha, "not the plain product"),
         (replace(gemm, axes={**gemm.axes, "N": None}), "axis N has no size"),
-        (replace(gemm, op_type="mla_paged"), "op_type mla_paged: it has the two parts of queries"),
+        (replace(gemm, op_type="dsa_paged"), "op_type dsa_paged: it has the two parts of queries"),
         (replace(gemm, op_type="relu"), "op_type relu: no operator is known for it"),
         (replace(ragged, name="gqa_ragged_prefill_h4_kv2_d16"), "does not say that it is causal"),
         (replace(ragged, axes={**ragged.axes, "num_kv_heads": 3}), "no multiple of num_kv_heads=3"),
