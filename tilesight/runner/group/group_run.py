@@ -146,8 +146,8 @@ class GroupRun(KernelRun):
     def delay(self, rank: int, late_us: float) -> None:
         """Let what follows on a rank begin later, and its copies to peers as much later again.
 
-        They have a stream of their own. Ranks wait for each other before the copies, so all copies would begin
-        late together, and a kernel that does not wait for what is copied might find it there.
+        They have a stream of their own. Ranks wait for each other before they copy, so copies of all ranks
+        would begin late together, and a kernel that does not wait for them might find what they bring.
         """
         ranks = self._group.ranks
         ranks.wait(rank, late_us)
