@@ -1,9 +1,9 @@
 """Rows of a rank that are copied to all peers, by chunks, beside tiles that read them.
 
-Some blocks of the kernel that computes tiles copy and compute nothing; or the copy engines copy, which the
-launcher starts (`problem/peer_copies.py`), and all blocks compute. Each rank sends to the peer before it
-first, then to the one before that. A rank takes its own rows, then those of the rank after it, so rows arrive
-in the order in which they are taken, and at any time each rank sends to one peer and gets from one.
+Some blocks of the kernel that computes tiles copy and compute nothing, or the copy engines copy in their place
+(`_engine_chunks.py`). Each rank sends to the peer before it first, then to the one before that. A rank takes
+its own rows, then those of the rank after it, so rows arrive in the order in which they are taken, and at any
+time each rank sends to one peer and gets from one.
 
 Every chunk has a flag at its destination, which is raised when the whole chunk is there. Its number
 is that of the last barrier, so flags only grow and are never reset. Tiles wait for the chunks that they read.
@@ -18,8 +18,7 @@ from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT
-from ..problem.peer_copies import PeerCopies
-from ._ranks import ARRIVED, FLAGS, Tensor, announcement, chosen_pointer, on_each, on_rank, pointer_parameters
+from ._ranks import Tensor, announcement, chosen_pointer, on_each, on_rank, pointer_parameters
 from ._scheduled_tiles import GROUP
 
 VECTOR_BYTES = 16  # of a lane's access
@@ -181,33 +180,6 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., A
             copy(gathering, stages, turn, peer, chunk)
 
     return send, wait_for_chunks(chunks)
-
-
-def chunks_from_engines(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """As `chunks_to_peers`, of chunks that the copy engines bring: `send` copies nothing."""
-    import tilelang.language as T  # noqa: N812
-
-    functions = chunk_functions(chunks.world, chunks.number)
-
-    @T.macro
-    def send(gathering, _, stages, block):  # type: ignore[no-untyped-def]  # noqa: ARG001
-        T.import_source(functions)
-
-    return send, wait_for_chunks(chunks)
-
-
-def copies_of_chunks(chunks: Chunks, source: str, target: str, beside: int) -> PeerCopies:
-    """The chunks as copies of the copy engines, in the order of `Chunks.place`.
-
-    Args:
-        chunks: the chunks.
-        source: name of the own rows.
-        target: name of the gathered rows.
-        beside: place of the launch that waits for them.
-    """
-    row_bytes = chunks.shared.depth * DTYPE_BYTES[chunks.shared.dtype]
-    size = chunks.height * row_bytes
-    return PeerCopies(source, target, FLAGS, ARRIVED, chunks.world, chunks.number, size, beside)
 
 
 def flags_of(chunks: Chunks) -> Callable[[Gathering], list[Any]]:

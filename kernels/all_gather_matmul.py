@@ -23,17 +23,9 @@ from ..search_spaces.all_gather_matmul import COPY_ENGINE, STORE, TMA
 from ..search_spaces.rank_products import product_config, product_workload
 from ..search_spaces.ways import PUSH, SEQUENTIAL
 from ..target.spec import Target
+from ._engine_chunks import chunks_from_engines, copies_of_chunks
 from ._exact_products import exact_products
-from ._rank_chunks import (
-    Boxes,
-    Chunks,
-    Gathering,
-    SharedRows,
-    chunks_from_engines,
-    chunks_to_peers,
-    copies_of_chunks,
-    shape_of_arrivals,
-)
+from ._rank_chunks import Boxes, Chunks, Gathering, SharedRows, chunks_to_peers, shape_of_arrivals
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, layers
 from ._rank_tiles import Beside, RankTiles, product_to_ranks
 from ._ranks import (

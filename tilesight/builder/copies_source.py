@@ -12,7 +12,8 @@ host writes would be the same each time when a graph is launched again.
 from __future__ import annotations
 
 from ..problem.template import RANK
-from .launch_plan import FLAG_BYTES, LaunchPlan, PlannedCopies
+from .launch_plan import LaunchPlan
+from .planned_copies import FLAG_BYTES, PlannedCopies
 
 _STATE = r"""
 #include <pthread.h>

@@ -8,16 +8,13 @@ checked once, in Python, when a loaded kernel is bound.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..dtypes import DTYPE_BYTES
 from ..lowering.lower import Lowered, calls_of
-from ..problem.group_operator import of_ranks
-from ..problem.peer_copies import peer_copies
-from ..problem.template import LAUNCHES, NUMBER_FORMATS, RANK
+from ..problem.template import NUMBER_FORMATS
+from .planned_copies import PlannedCopies, UnsupportedCopiesError, planned_copies
 from .size_expr import Expression, Size, UnsupportedSizeError, read_size
 
 
@@ -83,22 +80,6 @@ class KernelLaunch:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedCopies:
-    """Copies to peers, as `PeerCopies`. Shared tensors stand by the place of rank 0's; those of the others
-    follow it.
-    """
-
-    source: int
-    target: int
-    flags: int
-    arrived: int
-    world: int
-    chunks: int
-    chunk_bytes: int
-    beside: int
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """All launches of one function.
 
@@ -128,7 +109,6 @@ class LaunchPlan:
 
 _TILED, _IM2COL = "__tvm_tensormap_create_tiled", "__tvm_tensormap_create_im2col"
 _TMA_ALIGNMENT = 16  # bytes
-FLAG_BYTES = 4  # of a flag between ranks
 _IGNORED = ("__tvm_set_device",)  # the caller makes the device current
 _FLAGS = {
     "tirx.use_programtic_dependent_launch": "programmatic",
@@ -178,53 +158,15 @@ def read_plan(lowered: Lowered) -> LaunchPlan:
         tuple(size.name for size in sizes),
         _extents(traced, sizes),
         tuple(str(number.name) for number in numbers),
-        _copies(traced, launches),
+        _copies(traced, len(launches)),
     )
 
 
-def _copies(traced: Any, launches: Sequence[KernelLaunch]) -> PlannedCopies | None:
-    """The copies to peers of a traced function, by the places of its tensors."""
-    copies = peer_copies(traced)
-    if copies is None:
-        return None
-    buffers = [traced.buffer_map[p] for p in traced.params if p in traced.buffer_map]
-    numbers = [str(p.name) for p in traced.params if p not in traced.buffer_map]
-    names = [str(buffer.name) for buffer in buffers]
-    if RANK.name not in numbers or LAUNCHES.name in numbers:
-        raise UnsupportedLaunchError(
-            "copies to peers need the rank, and a call that makes all launches at once"
-        )
-    if not 0 < copies.beside < len(launches):
-        raise UnsupportedLaunchError(
-            f"copies to peers run beside launch {copies.beside} of {len(launches)}, and one before it must "
-            "be a barrier of all ranks"
-        )
-
-    def place(name: str, least: int) -> int:
-        """The place of a shared tensor of rank 0, which has at least so many bytes."""
-        wanted = of_ranks(name, copies.world)
-        first = names.index(wanted[0]) if wanted[0] in names else len(names)
-        if tuple(names[first : first + copies.world]) != wanted:
-            raise UnsupportedLaunchError(
-                f"copies to peers need {', '.join(wanted)} among its tensors, in order"
-            )
-        for buffer in buffers[first : first + copies.world]:
-            elements = math.prod(_integer(extent, f"a size of '{buffer.name}'") for extent in buffer.shape)
-            if elements * DTYPE_BYTES[str(buffer.dtype)] < least:
-                raise UnsupportedLaunchError(f"copies to peers need {least} bytes of '{buffer.name}'")
-        return first
-
-    own = copies.chunks * copies.chunk_bytes
-    return PlannedCopies(
-        place(copies.source, own),
-        place(copies.target, copies.world * own),
-        place(copies.flags, (copies.world + 1) * FLAG_BYTES),
-        place(copies.arrived, copies.world * copies.chunks * FLAG_BYTES),
-        copies.world,
-        copies.chunks,
-        copies.chunk_bytes,
-        copies.beside,
-    )
+def _copies(traced: Any, launches: int) -> PlannedCopies | None:
+    try:
+        return planned_copies(traced, launches)
+    except UnsupportedCopiesError as error:
+        raise UnsupportedLaunchError(str(error)) from None
 
 
 def _extents(traced: Any, sizes: Sequence[Any]) -> tuple[tuple[str, tuple[Size, ...]], ...]:

@@ -15,9 +15,11 @@ from tests.unit.builder.test_build import FAKE_DRIVER, header
 from tilesight.builder.binary_identity import binary_identity
 from tilesight.builder.compiler import compile_in
 from tilesight.builder.copies_source import begin_copies, copy_functions, end_copies
-from tilesight.builder.launch_plan import Argument, KernelLaunch, LaunchPlan, PlannedCopies
+from tilesight.builder.launch_plan import Argument, KernelLaunch, LaunchPlan
 from tilesight.builder.launcher import cuda_launcher, hip_launcher, host_launcher
-from tilesight.kernels._rank_chunks import Chunks, SharedRows, copies_of_chunks
+from tilesight.builder.planned_copies import PlannedCopies
+from tilesight.kernels._engine_chunks import copies_of_chunks
+from tilesight.kernels._rank_chunks import Chunks, SharedRows
 
 WORLD, CHUNKS = 3, 2
 # 8 rows of 16 elements of each rank, in chunks of 4

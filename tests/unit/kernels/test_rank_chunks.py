@@ -7,14 +7,14 @@ import subprocess
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.rank_programs import FENCE, pointers, run_program
 from tests.support.recorded_ir import only_text
 from tests.support.sending_blocks import check_senders
-from tilesight.builder.launch_plan import PlannedCopies, UnsupportedLaunchError, _copies, read_plan
+from tilesight.builder.launch_plan import UnsupportedLaunchError, read_plan
+from tilesight.builder.planned_copies import PlannedCopies, UnsupportedCopiesError, planned_copies
 from tilesight.executor.tasks import lower_and_profile
 from tilesight.kernels import template_for
 from tilesight.kernels._rank_chunks import Chunks, SharedRows, chunk_functions
@@ -275,18 +275,20 @@ def test_copies_that_a_launcher_cannot_make_are_refused(changes: dict[str, int |
         read_plan(replace(lowered, traced=wrong))
 
 
-def test_copies_of_a_kernel_without_a_rank_are_refused() -> None:
-    lowered = with_copies()
-    traced = lowered.traced
-    without = tirx_function(traced, [p for p in traced.params if p in traced.buffer_map])
-    with pytest.raises(UnsupportedLaunchError, match="copies to peers need the rank"):
-        _copies(without, read_plan(lowered).launches)
-
-
-def tirx_function(traced: Any, params: list[Any]) -> Any:
+@pytest.mark.parametrize("numbers", [(), ("rank", "launches")])
+def test_copies_of_a_kernel_without_a_rank_or_of_parts_of_a_call_are_refused(
+    numbers: tuple[str, ...],
+) -> None:
     from tvm import tirx
 
-    return tirx.PrimFunc(params, traced.body, traced.ret_type, traced.buffer_map, traced.attrs)
+    traced = with_copies().traced
+    tensors = [p for p in traced.params if p in traced.buffer_map]
+    params = [*tensors, *(tirx.Var(name, "int32") for name in numbers)]
+    other = tirx.PrimFunc(params, traced.body, traced.ret_type, traced.buffer_map, traced.attrs)
+    with pytest.raises(
+        UnsupportedCopiesError, match="need the rank, and a call that makes all launches at once"
+    ):
+        planned_copies(other, 2)
 
 
 @pytest.mark.parametrize("mechanism", ["store", "tma", "copy_engine"])
