@@ -1,6 +1,6 @@
 """Rows of a rank that are copied to all peers, by chunks, beside tiles that read them.
 
-Some blocks of the kernel that computes tiles copy and compute nothing, or the copy engines copy in their place
+Some blocks of the kernel that computes tiles copy and compute nothing, or copy engines copy in their place
 (`_engine_chunks.py`). Each rank sends to the peer before it first, then to the one before that. A rank takes
 its own rows, then those of the rank after it, so rows arrive in the order in which they are taken, and at any
 time each rank sends to one peer and gets from one.

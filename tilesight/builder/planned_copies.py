@@ -71,7 +71,7 @@ def planned_copies(traced: Any, launches: int) -> PlannedCopies | None:
 
 
 def _place(buffers: list[Any], wanted: tuple[str, ...], least: int) -> int:
-    """The place of the first of tensors with these names, which follow each other, of `least` bytes or more."""
+    """The place of the first of tensors with these names, in order, each of `least` bytes or more."""
     names = [str(buffer.name) for buffer in buffers]
     first = names.index(wanted[0]) if wanted[0] in names else len(names)
     found = buffers[first : first + len(wanted)]
