@@ -1,10 +1,11 @@
-"""Rows of a rank that blocks of their own copy to all peers, by chunks, beside tiles that read them.
+"""Rows of a rank that are copied to all peers, by chunks, beside tiles that read them.
 
-Some blocks of the kernel that computes tiles copy and compute nothing. Each rank sends to the peer before it
-first, then to the one before that. A rank takes its own rows, then those of the rank after it, so rows arrive
-in the order in which they are taken, and at any time each rank sends to one peer and gets from one.
+Some blocks of the kernel that computes tiles copy and compute nothing, or copy engines copy in their place
+(`_engine_chunks.py`). Each rank sends to the peer before it first, then to the one before that. A rank takes
+its own rows, then those of the rank after it, so rows arrive in the order in which they are taken, and at any
+time each rank sends to one peer and gets from one.
 
-Every chunk has a flag at its destination, which one block raises when the whole chunk is there. Its number
+Every chunk has a flag at its destination, which is raised when the whole chunk is there. Its number
 is that of the last barrier, so flags only grow and are never reset. Tiles wait for the chunks that they read.
 The barrier before the kernel says that no peer reads rows of an earlier call any more.
 
@@ -65,7 +66,7 @@ class Chunks:
     Attributes:
         shared: the rows. A chunk has whole ones.
         height: rows of a chunk, which divide those of a rank.
-        senders: blocks that copy.
+        senders: blocks that copy; 0: the copy engines do.
         boxes: how they copy by TMA; None: words, by all threads.
     """
 
@@ -165,14 +166,7 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., A
     """
     import tilelang.language as T  # noqa: N812
 
-    functions = chunk_functions(chunks.world, chunks.number)
-
-    def all_flags(gathering: Gathering) -> list[Any]:
-        return [
-            *(T.access_ptr(one[0], "rw", chunks.world + 1) for one in gathering.flags),
-            *(T.access_ptr(one[0, 0], "rw", chunks.world, chunks.number) for one in gathering.arrived),
-        ]
-
+    functions, all_flags = chunk_functions(chunks.world, chunks.number), flags_of(chunks)
     copy = (words_to_peers if chunks.boxes is None else boxes_to_peers)(chunks, all_flags)
 
     @T.macro
@@ -185,13 +179,35 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., A
             peer, chunk = chunks.place(T.min(turn * chunks.senders + block, chunks.sent - 1), rank)
             copy(gathering, stages, turn, peer, chunk)
 
+    return send, wait_for_chunks(chunks)
+
+
+def flags_of(chunks: Chunks) -> Callable[[Gathering], list[Any]]:
+    """A function that gives the flags of a gathering as arguments of the functions of chunks."""
+    import tilelang.language as T  # noqa: N812
+
+    def all_flags(gathering: Gathering) -> list[Any]:
+        return [
+            *(T.access_ptr(one[0], "rw", chunks.world + 1) for one in gathering.flags),
+            *(T.access_ptr(one[0, 0], "rw", chunks.world, chunks.number) for one in gathering.arrived),
+        ]
+
+    return all_flags
+
+
+def wait_for_chunks(chunks: Chunks) -> Any:
+    """A macro `wait(gathering, shard, first, count)`, which waits for `count` rows of a rank."""
+    import tilelang.language as T  # noqa: N812
+
+    all_flags = flags_of(chunks)
+
     @T.macro
     def wait(gathering, shard, first, count):  # type: ignore[no-untyped-def]
         if shard != gathering.rank:
             begin, number = chunks.of_rows(first, count)
             T.call_extern("handle", AWAIT, gathering.rank, shard, begin, number, *all_flags(gathering))
 
-    return send, wait
+    return wait
 
 
 def words_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) -> Any:

@@ -108,7 +108,8 @@ class Beside:
     """Blocks of the product's kernel that compute no tiles, and what the other ones do for them.
 
     Attributes:
-        blocks: their number. They are the first ones, so that each has a core when tiles begin to wait.
+        blocks: their number. They are the first ones, so that each has a core when tiles begin to wait. There
+            may be none, where something else does what blocks of tiles wait for.
         act: a macro `(A, others, stages, block)`: all that such a block does, nothing of blocks that compute.
             `stages` are those of A and their barriers, which it may use.
         wait: a macro `(A, shard, first, count)` for one warp: returns when `count` rows of a shard are there.

@@ -14,14 +14,16 @@ from ..dtypes import DTYPE_BYTES
 from ..problem.axes import Axes, Parts
 from ..problem.group_operator import WORLD, of_ranks
 from ..problem.operator import Tensors
+from ..problem.peer_copies import with_peer_copies
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import all_gather_matmul as search_space
-from ..search_spaces.all_gather_matmul import STORE, TMA
+from ..search_spaces.all_gather_matmul import COPY_ENGINE, STORE, TMA
 from ..search_spaces.rank_products import product_config, product_workload
 from ..search_spaces.ways import PUSH, SEQUENTIAL
 from ..target.spec import Target
+from ._engine_chunks import chunks_from_engines, copies_of_chunks
 from ._exact_products import exact_products
 from ._rank_chunks import Boxes, Chunks, Gathering, SharedRows, chunks_to_peers, shape_of_arrivals
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, layers
@@ -105,7 +107,8 @@ class AllGatherMatmulGpu(RankProductTemplate):
     A call of `pull` is three kernels: a barrier of all ranks, so that all rows are there; the product, whose
     tiles read the rows of peers; and a barrier, after which the rows may be written again. A call of `push`
     is two: a barrier, after which the memory for the rows of peers may be written; and the product, of which
-    some blocks send rows. It ends when it has got all rows and has sent all of its own.
+    some blocks send rows, or beside which the copy engines do. It ends when it has got all rows and has sent
+    all of its own.
     """
 
     operator = OPERATOR
@@ -134,7 +137,7 @@ class AllGatherMatmulGpu(RankProductTemplate):
         if config.str("mechanism", STORE) == TMA:
             boxes = Boxes(tiles.block_m, config.int("block_k"), config.int("num_stages"))
         rows = SharedRows(tiles.rows, tiles.depth, tiles.world, tiles.dtype, tiles.threads)
-        return Chunks(rows, config.int("chunk_rows"), config.int("senders"), boxes)
+        return Chunks(rows, config.int("chunk_rows"), config.int("senders", 0), boxes)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """`push` from four cores for each peer; the product's own default where that is not legal."""
@@ -154,6 +157,7 @@ class AllGatherMatmulGpu(RankProductTemplate):
         meet = barrier_between_ranks(world)
         tiles = self._tiles(workload, config)
         pushes = config["algorithm"] == PUSH
+        by_engines = pushes and config.str("mechanism", STORE) == COPY_ENGINE
 
         def send_part(c: Any, shard: Any, part: Any, at: Any) -> Any:
             return T.tma_copy(part, c[0][shard, at[0], at[1]])
@@ -171,7 +175,8 @@ class AllGatherMatmulGpu(RankProductTemplate):
 
         if pushes:
             chunks = self._chunks(workload, config)
-            beside = Beside(chunks.senders, *chunks_to_peers(chunks))
+            moved = chunks_from_engines(chunks) if by_engines else chunks_to_peers(chunks)
+            beside = Beside(chunks.senders, *moved)
             product = product_to_ranks(tiles, send_part, load_gathered, beside)
         else:
             product = product_to_ranks(tiles, send_part, load_rows)
@@ -192,7 +197,11 @@ class AllGatherMatmulGpu(RankProductTemplate):
             ("C", ((world, rows, n), dtype), False),  # the last tile of a shard ends with it
             *((name, of, True) for name, of in self.shared_scratch(workload, config).items()),
         )
-        return kernel_of_ranks(self.name, arguments, world, body)
+        built = kernel_of_ranks(self.name, arguments, world, body)
+        if not by_engines:
+            return built
+        # the barrier is the first launch, and the product the second one
+        return with_peer_copies(built, copies_of_chunks(chunks, "A", GATHERED, beside=1))
 
 
 TEMPLATES = (AllGatherMatmulGpu(),)

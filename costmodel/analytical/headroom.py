@@ -222,8 +222,12 @@ def _without_spills(case: HeadroomCase) -> HeadroomCase:
 
 
 def _without_network(case: HeadroomCase) -> HeadroomCase:
-    """Stores to peers are local ones, and nothing waits for peers or for the library's collectives."""
-    computing = tuple(replace(kernel, waits=0) for kernel in case.kernels if not kernel.is_exchange)
+    """Stores to peers are local ones, nothing is copied to them, and nothing waits for peers or for the
+    library's collectives.
+    """
+    computing = tuple(
+        replace(kernel, waits=0, copies=None) for kernel in case.kernels if not kernel.is_exchange
+    )
     return _accesses(lambda access: replace(access, peer=""))(replace(case, kernels=computing))
 
 

@@ -4,8 +4,8 @@ What a rank sends to its peers leaves beside its product, and as much arrives: t
 arrives goes to local memory, as the stores would do that are not sent. So traffic of local memory is counted
 as if all stores were local, and the network is counted beside it.
 
-A product may send its results, or wait for operands that blocks of the same kernel send at all ranks. Of the
-latter, the work on what arrives last begins when it is there.
+A product may send its results, or wait for operands that blocks of the same kernel send at all ranks, or that
+copy engines bring. Of the latter two, the work on what arrives last begins when it is there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...profile.values import KernelProfile, LibraryCollective, Phase
+from ...profile.values import EngineCopies, KernelProfile, LibraryCollective, Phase
 from ...records.trial import Prediction
 from ...target.network import Level
 from ...target.spec import Target
@@ -24,6 +24,7 @@ from .constants import UNMEASURED_UNCERTAINTY
 from .norms import p_norm
 
 NETWORK = "network"
+COPY_ENGINE, FLAG_BYTES = "copy_engine", 4
 _PREDICTED = "predicted"  # the least certain provenance of a figure
 # How a kernel and what it sends add up: between one after the other (1) and beside each other (large). Fitted
 # to 11 fused products on two and four H100s (experiments/fused_products).
@@ -53,6 +54,8 @@ class NetworkUse:
         notes: Which of the target's figures are predicted.
         last_share: The share of the kernel's work that needs what arrives last, if it waits for its peers.
         product_share: Then, the rate of the work while others send, over its rate alone.
+        first_us: The time of the first transfer, where it is long enough to count.
+        waiting_share: The share of the kernel's work that needs it or a later one.
     """
 
     sent_us: float = 0.0
@@ -60,6 +63,8 @@ class NetworkUse:
     notes: tuple[str, ...] = ()
     last_share: float | None = None
     product_share: float = 1.0
+    first_us: float = 0.0
+    waiting_share: float = 0.0
 
     @property
     def end_us(self) -> float:
@@ -71,7 +76,11 @@ class NetworkUse:
         if self.last_share is None:
             return p_norm([busy_us, self.sent_us], NETWORK_NORM) if self.sent_us else busy_us
         slowed_us = busy_us + (1 - self.product_share) * min(self.sent_us, busy_us)
-        return max(slowed_us, self.sent_us + self.last_us + self.last_share * busy_us)
+        return max(
+            slowed_us,
+            self.first_us + self.waiting_share * busy_us,
+            self.sent_us + self.last_us + self.last_share * busy_us,
+        )
 
 
 def network_uncertainty(notes: Sequence[str]) -> float:
@@ -81,6 +90,8 @@ def network_uncertainty(notes: Sequence[str]) -> float:
 
 def network_use(profile: KernelProfile, target: Target) -> NetworkUse:
     """What a kernel needs of the network of `target`."""
+    if profile.copies is not None:
+        return _copied(profile.copies, target)
     sent: dict[str, float] = {}
     senders: dict[str, float] = {}  # blocks, by mechanism
     turns = 0.0
@@ -116,6 +127,42 @@ def network_use(profile: KernelProfile, target: Target) -> NetworkUse:
     slowed = networks[0].figure("network.product_share")
     last += max(network.flag_us for network in networks)
     return NetworkUse(busy, last, notes, last_share, 1.0 if slowed is None else slowed)
+
+
+def _copied(copies: EngineCopies, target: Target) -> NetworkUse:
+    """What copy engines need of the network beside a kernel that waits for what they bring.
+
+    They copy chunk by chunk, to one peer after the other. Each chunk and each flag is a transfer of its own,
+    which starts and ends. The kernel works on its own rows first, then on chunks in the order of arrival.
+    """
+    networks = networks_of(target)
+    times = _chunk_times(copies, networks)
+    slowed = networks[0].figure("network.product_share")
+    shards = copies.peers + 1
+    return NetworkUse(
+        sent_us=copies.chunks * sum(times),
+        last_us=0.0,
+        notes=_notes_of(networks),
+        last_share=1 / (shards * copies.chunks),
+        product_share=1.0 if slowed is None else slowed,
+        first_us=times[0],
+        waiting_share=copies.peers / shards,
+    )
+
+
+def copies_us(copies: EngineCopies, target: Target) -> float:
+    """The time in which copy engines bring all chunks to all peers."""
+    return copies.chunks * sum(_chunk_times(copies, networks_of(target)))
+
+
+def _chunk_times(copies: EngineCopies, networks: Sequence[LevelNetwork]) -> list[float]:
+    """The time of a chunk and its flag to each peer, those of the innermost level first."""
+    found: list[float] = []
+    for network in networks:
+        sizes = (copies.chunk_bytes, FLAG_BYTES)
+        chunk_us = sum(network.transfer_us(size, COPY_ENGINE, one_peer=True) for size in sizes)
+        found += [chunk_us] * ((len(found) + 1) * (network.level.devices - 1))
+    return found
 
 
 def sends(phase: Phase) -> bool:

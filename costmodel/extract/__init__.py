@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...lowering.lower import Lowered
+from ...problem.peer_copies import peer_copies
 from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData
 from ...profile.names import KernelNames
 from ...profile.values import KernelProfile
@@ -20,7 +21,7 @@ from .loops import stored_buffers, visit
 from .mathematics import is_fast
 from .memory import chosen_by_data, parameter_sizes
 from .named_loops import named_loops
-from .peers import with_peers
+from .peers import with_copies, with_peers
 from .walk import KernelReader
 
 __all__ = ["read_named_profiles", "read_profiles", "variable_names"]
@@ -36,8 +37,8 @@ def read_profiles(
 ) -> tuple[KernelProfile, ...]:
     """Read one profile for each kernel of a lowered function.
 
-    Only the device IR and the TMA descriptors of the host part are read: no config values, and no names but
-    those of `peers`.
+    Only the device IR, the TMA descriptors of the host part and copies to peers (`PeerCopies`) are read: no
+    config values, and no names but those of `peers`.
 
     Args:
         lowered: the IR of one function, without dynamic dimensions (see `lowering.dynamic.at`).
@@ -81,12 +82,13 @@ def _readings(
     if not target.is_gpu:
         return [(read_nest(function, target), None) for function in functions]
     descriptors = read_descriptors(lowered.host)
-    sizes = parameter_sizes(lowered.traced)
+    sizes, copies = parameter_sizes(lowered.traced), peer_copies(lowered.traced)
     found: list[tuple[KernelProfile, KernelReader | None]] = []
     for function in functions:
         profile, reader = _read(function, descriptors, sizes, target, data, flags)
         data = _without_stored(data, function)
-        found.append((with_peers(profile, reader.memory.names, function, peers), reader))
+        profile = with_peers(profile, reader.memory.names, function, peers)
+        found.append((with_copies(profile, copies), reader))
     if not found:
         raise ValueError("the lowered module holds no device function: nothing to profile")
     return found

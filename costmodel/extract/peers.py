@@ -21,7 +21,8 @@ from ...problem.group_operator import (
     MEET,
     of_rank,
 )
-from ...profile.values import Access, KernelProfile, Space
+from ...problem.peer_copies import PeerCopies
+from ...profile.values import Access, EngineCopies, KernelProfile, Space
 from .expressions import call_name
 from .loops import contains, visit
 from .memory import chosen_by_data
@@ -56,6 +57,13 @@ def with_peers(
     )
     found = _without_known_notes(found, function, peers)
     return replace(found, roles=()) if meetings else found
+
+
+def with_copies(profile: KernelProfile, copies: PeerCopies | None) -> KernelProfile:
+    """The profile of a kernel that waits for what copy engines bring, with these copies; else the same."""
+    if copies is None or not profile.waits:
+        return profile
+    return replace(profile, copies=EngineCopies(copies.world - 1, copies.chunks, copies.chunk_bytes))
 
 
 def _without_known_notes(profile: KernelProfile, function: Any, peers: Collection[str]) -> KernelProfile:

@@ -123,12 +123,15 @@ class LevelNetwork:
             raise InputError(f"mechanism '{mechanism}' uses no cores: leave the number of cores out")
         return min(total, cores * self.required(f"network.{mechanism}.core_gb_per_s", "or use all cores"))
 
-    def transfer_us(self, size_bytes: float, mechanism: str, cores: int | None = None) -> float:
+    def transfer_us(
+        self, size_bytes: float, mechanism: str, cores: int | None = None, *, one_peer: bool = False
+    ) -> float:
         """The time of one transfer: its bytes, and those that the link could move while it starts and ends.
 
         Without a figure for the size at half bandwidth, a transfer starts and ends in the time of a flag.
+        `mechanism`, `cores` and `one_peer` are those of `gb_per_s`.
         """
-        rate = self.gb_per_s(mechanism, cores) * 1e3  # bytes/us
+        rate = self.gb_per_s(mechanism, cores, one_peer=one_peer) * 1e3  # bytes/us
         half = self.figure(f"network.{mechanism}.half_bytes")
         return size_bytes / rate + (self.flag_us if half is None else half / rate)
 

@@ -16,10 +16,12 @@ import pytest
 from tests.gpu.test_groups import FAULTY, KERNELS, N
 from tests.support.group_kernels import sum_candidate
 from tests.support.virtual_dispatch import check_dispatch
+from tests.support.virtual_graphs import check_graphs
 from tests.support.virtual_kernels import (
     build,
     build_without,
     fused_candidates,
+    is_by_engines,
     misfit,
     virtual_target,
     waits,
@@ -182,11 +184,25 @@ def test_calls_of_dispatchers_are_right(
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_graphs_of_calls_are_right(
+    world: int, gpu_target: Target, builders: WorkerPool, runner: WorkerPool, folder: Path
+) -> None:
+    """A graph has the copies of copy engines too, and its flags grow each time it is launched."""
+    ways = one_of_each_way("all_gather_matmul", world, gpu_target)
+    assert any(is_by_engines(one.config) for one in ways.values())
+    wanted = {f"{way} {one.workload.label}: {one.config}": one for way, one in ways.items()}
+    assert_right(runner, built(builders, partial(build, folder=folder), wanted), check_graphs)
+
+
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_wait_that_is_missing_shows(
     name: str, world: int, gpu_target: Target, builders: WorkerPool, runner: WorkerPool, folder: Path
 ) -> None:
-    """Of each way one kernel for each device function that waits, in which that one does not wait."""
+    """Of each way one kernel for each device function that waits, in which that one does not wait.
+
+    Copies of copy engines begin late on one rank after the other (`GroupRun.delay`).
+    """
     ways = one_of_each_way(name, world, gpu_target)
     by_wait: dict[str, dict[str, Candidate]] = {}
     for way, one in ways.items():

@@ -135,7 +135,7 @@ def check_calls(run: GroupRun, case: BenchCase) -> Failure | None:
         inputs = [dict(by_rank(given.inputs, world)[rank]) for given in _in_turn(case)]
         for late in range(world):
             if rank == late:
-                ranks.wait(rank, LATE_US)
+                run.delay(rank, LATE_US)
             found[rank].append(_called(own, inputs[late], {}))
         placed, last = _placed(own, candidate), inputs[world]
         for name in placed.keys() & last.keys():

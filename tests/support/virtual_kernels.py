@@ -21,9 +21,12 @@ from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import AWAIT, AWAIT_ALL, AWAIT_RESULTS, AWAIT_TILE, MEET, WORLD
 from tilesight.problem.space import Config
 from tilesight.records.trial import BuildResult
+from tilesight.search_spaces.all_gather_matmul import COPY_ENGINE
 from tilesight.search_spaces.ways import SEQUENTIAL
 from tilesight.target.spec import Target, load_target
 
+# cores that no rank's blocks hold: the driver may copy within the memory of one GPU by kernels
+FOR_COPIES = 4
 # operators whose kernels of several ranks have a block for each core
 OF_CORES = (RankProduct, ContextParallelFlashAttention)
 
@@ -32,7 +35,8 @@ def virtual_target(chip: Target, world: int, name: str) -> Target:
     """A target of so many devices, on which an operator's configs are those that fit one chip together.
 
     Those `OF_CORES` have a block for each core, all of which may wait: each rank has an equal part of the
-    cores. Of the other operators the number of blocks that wait follows from the shape, so cores stay.
+    cores but a few, on which copies to peers can run. Of the other operators the number of blocks that wait
+    follows from the shape, so cores stay.
     """
     node = load_target(f"{chip.name}x{world}")
     if not isinstance(operator(name), OF_CORES):
@@ -40,16 +44,18 @@ def virtual_target(chip: Target, world: int, name: str) -> Target:
 
     def part(of: Target) -> Target:
         count = of.figures["core.count"]
-        return replace(of, figures={**of.figures, "core.count": replace(count, value=count.value // world)})
+        return replace(
+            of,
+            figures={**of.figures, "core.count": replace(count, value=(count.value - FOR_COPIES) // world)},
+        )
 
     return replace(part(node), chip=part(chip))
 
 
 def way_of(config: Config) -> str:
-    """The algorithm, and what some of its blocks do beside the product."""
-    return " ".join(
-        [config.str("algorithm"), *(name for name in ("senders", "summers", "mechanism") if name in config)]
-    )
+    """The algorithm, and what some of its blocks or the copy engines do beside the product."""
+    beside = [name for name in ("senders", "summers", "mechanism") if name in config]
+    return " ".join([config.str("algorithm"), *beside, *([COPY_ENGINE] if is_by_engines(config) else [])])
 
 
 def fused_candidates(name: str, shape: str, target: Target, count: int) -> dict[str, Candidate]:
@@ -69,12 +75,17 @@ def fused_candidates(name: str, shape: str, target: Target, count: int) -> dict[
     }
 
 
+def is_by_engines(config: Config) -> bool:
+    """Whether the copy engines copy to peers."""
+    return config.get("mechanism") == COPY_ENGINE
+
+
 def most_waiting(candidate: Candidate) -> int:
     """How many blocks of one launch on one rank may wait for other ranks, at most.
 
     They must be fewer, of all ranks together, than the chip has cores: each holds one core at most, and
     another block of any kernel fits a core without them. Of operators `OF_CORES` all blocks may wait, and
-    those of all ranks may be as many as there are cores: nothing else has to run then.
+    those of all ranks may be as many as there are cores: nothing else has to run then, but copies to peers.
     """
     kind, workload = candidate.template.operator, candidate.workload
     if isinstance(kind, ContextParallelOperator):
@@ -89,6 +100,7 @@ def misfit(candidate: Candidate, cores: int) -> str | None:
     """Why the ranks of a kernel cannot share a chip; None if they can."""
     world = candidate.target.world
     most = cores if isinstance(candidate.template.operator, OF_CORES) else cores - 1
+    most -= FOR_COPIES if is_by_engines(candidate.config) else 0
     if most_waiting(candidate) * world <= most:
         return None
     return (
@@ -135,6 +147,6 @@ def waits(candidate: Candidate) -> tuple[str, ...]:
         return (AWAIT_RESULTS,)
     if isinstance(kind, AllToAllGroupedMatmul):
         return AWAIT_ALL, AWAIT_RESULTS
-    if config.int("senders", 0):
+    if config.int("senders", 0) or is_by_engines(config):
         return (AWAIT,)
     return (AWAIT_TILE,) if config.int("summers", 0) else (MEET,)

@@ -48,6 +48,7 @@ CALLS = 3  # after which flags are looked at, one by one
 HANGS_S, LIMIT_S = 40.0, 60.0  # after which a check tells where it is, and after which it is ended
 SHOWN = 24  # flags of a rank that hangs
 STACK_BYTES = 8192  # of a thread
+COPIED_BYTES = 1 << 24  # more than a chunk of any case
 _STACK_SIZE = 0  # CU_LIMIT_STACK_SIZE
 
 
@@ -62,6 +63,7 @@ class StreamRanks(Ranks):
         limit = ctypes.CDLL("libcuda.so.1").cuCtxSetLimit
         if status := limit(_STACK_SIZE, ctypes.c_size_t(STACK_BYTES)):
             raise ToolchainError(f"the CUDA driver gives threads no stack of {STACK_BYTES} bytes: {status}")
+        copy_once()
         self._device = torch.cuda.current_device()
         self._streams = [torch.cuda.Stream() for _ in range(world)]
         self._kernels = DeviceKernels(cubin, ("wait_ns",))
@@ -78,12 +80,26 @@ class StreamRanks(Ranks):
     def synchronize(self) -> None:
         torch.cuda.synchronize()
 
-    def wait(self, rank: int, duration_us: float) -> None:
-        self._kernels.launch("wait_ns", 1, self.stream(rank), ctypes.c_uint64(int(1e3 * duration_us)))
+    def wait(self, rank: int, duration_us: float, stream: int | None = None) -> None:
+        on = self.stream(rank) if stream is None else stream
+        self._kernels.launch("wait_ns", 1, on, ctypes.c_uint64(int(1e3 * duration_us)))
 
     def _enter(self, rank: int) -> None:
         torch.cuda.set_device(self._device)
         torch.cuda.set_stream(self._streams[rank])
+
+
+def copy_once() -> None:
+    """Copies within the memory of this GPU, of all magnitudes.
+
+    The driver may do them by kernels, which it loads by the first copy: that may wait for an idle device.
+    """
+    source, target = (torch.zeros(COPIED_BYTES, dtype=torch.uint8, device="cuda") for _ in range(2))
+    size = 4
+    while size <= COPIED_BYTES:
+        target[:size].copy_(source[:size])
+        size *= 4
+    torch.cuda.synchronize()
 
 
 @cache

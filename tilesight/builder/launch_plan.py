@@ -9,11 +9,12 @@ checked once, in Python, when a loaded kernel is bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ..lowering.lower import Lowered, calls_of
 from ..problem.template import NUMBER_FORMATS
+from .planned_copies import PlannedCopies, UnsupportedCopiesError, planned_copies
 from .size_expr import Expression, Size, UnsupportedSizeError, read_size
 
 
@@ -89,6 +90,7 @@ class LaunchPlan:
         sizes: Names of the dynamic dimensions, which follow the tensors among the arguments.
         extents: Name and shape of each tensor whose shape depends on dynamic dimensions.
         numbers: Names of the arguments that are numbers, which follow the sizes.
+        copies: What copy engines bring to peers beside one of the launches.
     """
 
     tensors: int
@@ -97,6 +99,12 @@ class LaunchPlan:
     sizes: tuple[str, ...] = ()
     extents: tuple[tuple[str, tuple[Size, ...]], ...] = ()
     numbers: tuple[str, ...] = ()
+    copies: PlannedCopies | None = None
+
+    def __repr__(self) -> str:
+        """Without `copies` where there are none: identities of kernels are made of it."""
+        shown = [field.name for field in fields(self) if field.name != "copies" or self.copies is not None]
+        return f"LaunchPlan({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 _TILED, _IM2COL = "__tvm_tensormap_create_tiled", "__tvm_tensormap_create_im2col"
@@ -150,7 +158,15 @@ def read_plan(lowered: Lowered) -> LaunchPlan:
         tuple(size.name for size in sizes),
         _extents(traced, sizes),
         tuple(str(number.name) for number in numbers),
+        _copies(traced, len(launches)),
     )
+
+
+def _copies(traced: Any, launches: int) -> PlannedCopies | None:
+    try:
+        return planned_copies(traced, launches)
+    except UnsupportedCopiesError as error:
+        raise UnsupportedLaunchError(str(error)) from None
 
 
 def _extents(traced: Any, sizes: Sequence[Any]) -> tuple[tuple[str, tuple[Size, ...]], ...]:

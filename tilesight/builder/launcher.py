@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..problem.template import LAUNCHES, RANK
 from .argument_checks import checks, prologue
+from .copies_source import begin_copies, copy_functions, end_copies
 from .launch_plan import Argument, KernelLaunch, LaunchPlan, PixelBox, TensorMap
 from .size_expr import Expression, Size
 
@@ -75,7 +76,9 @@ static int prepare(CUfunction *function, const char *name, int shared_bytes, boo
 }
 
 extern "C" const char *tilesight_error(void) { return error_text; }
+"""
 
+_CUDA_UNLOAD = r"""
 extern "C" void tilesight_unload(void) {
   if (module) driver.ModuleUnload(module);
   module = nullptr;
@@ -112,7 +115,9 @@ def cuda_launcher(plan: LaunchPlan) -> str:
     device.
     """
     names = list(dict.fromkeys(launch.function for launch in plan.launches))
-    lines = [_CUDA_HEAD, *prologue(plan, "error_text")]
+    copies = copy_functions(plan)
+    unload = _CUDA_UNLOAD.replace("{\n", "{\n  release_copies();\n", 1) if copies else _CUDA_UNLOAD
+    lines = [_CUDA_HEAD, *copies, unload, *prologue(plan, "error_text")]
     lines += [f"static CUfunction function_{i};" for i in range(len(names))]
     lines += ["", 'extern "C" int tilesight_init(void) {', _CUDA_OPEN.strip("\n")]
     for encoder in sorted({_encoder(descriptor) for descriptor in plan.descriptors}):
@@ -134,6 +139,8 @@ def cuda_launcher(plan: LaunchPlan) -> str:
         )
     if RANK.name in plan.numbers:
         lines += _load_all(len(names))
+    if copies:
+        lines.append("  if (int error = prepare_copies(library)) return error;")
     lines += [
         "  return 0;",
         "}",
@@ -148,8 +155,9 @@ def cuda_launcher(plan: LaunchPlan) -> str:
     for i, launch in enumerate(plan.launches):
         if chosen:
             lines.append(f"  if (*(const int *)&arguments[{place}] >> {i} & 1)")
+        lines += begin_copies(plan, i)
         lines += _launch(launch, names.index(launch.function))
-    lines += ["  return 0;", "}", ""]
+    lines += [*end_copies(plan), "  return 0;", "}", ""]
     return "\n".join(lines)
 
 
@@ -171,6 +179,7 @@ def _load_all(count: int) -> list[str]:
 
 def host_launcher(plan: LaunchPlan) -> str:
     """C++ source that calls the functions of a CPU target; to be appended to their source."""
+    _no_copies(plan)
     calls = []
     for launch in plan.launches:
         arguments = ", ".join(_host_argument(a) for a in _no_descriptors(launch))
@@ -211,6 +220,7 @@ def host_launcher(plan: LaunchPlan) -> str:
 
 def hip_launcher(plan: LaunchPlan) -> str:
     """HIP source that launches the kernels; to be appended to their source."""
+    _no_copies(plan)
     lines = [
         "#include <stdint.h>",
         "#include <stdio.h>",
@@ -259,6 +269,10 @@ def _unsigned(extent: Size) -> str:
 
 def _volume(extents: tuple[int, int, int]) -> int:
     return extents[0] * extents[1] * extents[2]
+
+
+def _no_copies(plan: LaunchPlan) -> None:
+    assert plan.copies is None, "copies to peers are started by the CUDA driver only"
 
 
 def _no_descriptors(launch: KernelLaunch) -> tuple[Argument, ...]:

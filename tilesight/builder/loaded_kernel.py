@@ -47,6 +47,7 @@ class LoadedKernel:
         launch: The C function `tilesight_call`, with the address of the array of arguments and the stream as
             integers. It returns 0, or an error code for `check`. It keeps no tensor alive, checks only
             dynamic dimensions, and releases Python's lock while it runs.
+        copy_stream: The stream on which a call starts copies to peers, as an integer; 0 if it starts none.
     """
 
     def __init__(self, artifact: str, entry: str) -> None:
@@ -63,8 +64,16 @@ class LoadedKernel:
             self.arity = int(self._library.tilesight_arity())
             self.sizes = int(self._library.tilesight_sizes())
             self.check(self._library.tilesight_init())
+            self.copy_stream = self._find_copy_stream()
         except (OSError, AttributeError) as error:
             raise LaunchError(f"'{artifact}' is not a kernel library: {error}") from error
+
+    def _find_copy_stream(self) -> int:
+        find = getattr(self._library, "tilesight_copy_stream", None)  # of few libraries
+        if find is None:
+            return 0
+        find.restype = ctypes.c_void_p
+        return int(find() or 0)
 
     def bind(
         self, tensors: Sequence[torch.Tensor], stream: int = 0, sizes: Sequence[int] = ()

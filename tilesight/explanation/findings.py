@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..costmodel.analytical.headroom import Headroom
+from ..costmodel.analytical.network import copies_us
 from ..costmodel.analytical.occupancy import ALLOCATION_UNIT, occupancy
 from ..costmodel.analytical.spills import stack_bytes
 from ..costmodel.learned.hybrid import CORRECTION
@@ -79,7 +80,7 @@ def findings(
     found = [*_limits(view), *_spills(view, kernels, target), *_wastes(view, kernels, names)]
     if target.is_gpu:
         found += [*_traffic(view), *_local_arrays(kernels, names), *_grid(view, kernels, largest, target)]
-        found += _outside(kernels)
+        found += [*_outside(kernels), *_engine_copies(kernels, target)]
     return (*found, *_counters(view.counters), *_compiled(view, kernels, target))
 
 
@@ -329,6 +330,18 @@ def _outside(kernels: Sequence[KernelProfile]) -> Iterator[str]:
         yield (
             f"{1 - inside / box:.0%} of the bytes of bulk copies lie outside the tensors: tiles extend "
             "beyond the edge."
+        )
+
+
+def _engine_copies(kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
+    """What copy engines move beside a kernel."""
+    for copies in (kernel.copies for kernel in kernels if kernel.copies):
+        size = megabytes(copies.chunks * copies.chunk_bytes)
+        peers = "a peer" if copies.peers == 1 else f"each of {copies.peers} peers"
+        chunks = "1 chunk" if copies.chunks == 1 else f"{copies.chunks} chunks"
+        yield (
+            f"The copy engines bring {size} to {peers} in {chunks} while the kernel runs, in "
+            f"{_us(copies_us(copies, target))}; they take no cores."
         )
 
 

@@ -206,4 +206,4 @@ def _with_shapes(traced: Any, values: Mapping[Any, Any]) -> Any:
     for parameter, buffer in traced.buffer_map.items():
         shape = [_put(extent, values) for extent in buffer.shape]
         shaped[parameter] = tirx.decl_buffer(shape, buffer.dtype, buffer.data.name)
-    return tirx.PrimFunc(traced.params, tirx.Evaluate(0), traced.ret_type, shaped)
+    return tirx.PrimFunc(traced.params, tirx.Evaluate(0), traced.ret_type, shaped, traced.attrs)

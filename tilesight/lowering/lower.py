@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError
+from ..problem.peer_copies import peer_copies
 from ..target.spec import Target
 from .gpu_features import gpu_reason
 from .thread_sync import shortened_thread_sync
@@ -34,7 +35,10 @@ class Lowered:
     def fingerprint(self) -> str:
         """Hash of the device IR without names of variables: equal for configs that make the same kernel."""
         device = with_ordered_workspaces(_FLAG.sub(r"\1T.bool(True)", self.device.script()))
-        return hashlib.sha256(_anonymous(device + _descriptors(self.host)).encode()).hexdigest()[:16]
+        copies = peer_copies(self.traced)
+        beside = "" if copies is None else repr(copies)  # which the kernels themselves do not show
+        text = _anonymous(device + _descriptors(self.host)) + beside
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def lower(

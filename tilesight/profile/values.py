@@ -219,6 +219,21 @@ class LibraryCollective:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCopies:
+    """What copy engines bring from this device to its peers while a kernel runs: to one peer after the other.
+
+    Attributes:
+        peers: devices that get the same chunks, each with a flag.
+        chunks: of one peer.
+        chunk_bytes: bytes of a chunk.
+    """
+
+    peers: int
+    chunks: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelProfile:
     """The work of one kernel launch. A function with several kernels has several profiles.
 
@@ -238,6 +253,7 @@ class KernelProfile:
     notes: tuple[str, ...] = ()  # assumptions made while reading the IR
     meetings: int = 0  # barriers of all ranks
     waits: int = 0  # places where blocks wait for rows that peers send to their product meanwhile
+    copies: EngineCopies | None = None  # beside it, of other devices the same, for which it waits
     collective: LibraryCollective | None = None  # then there is no other work
     min_blocks_per_core: int = 1  # resident blocks for which the compiler leaves registers
 
@@ -251,6 +267,7 @@ class KernelProfile:
         """Whether it needs the network between devices."""
         return bool(
             self.is_exchange
+            or self.copies
             or any(a.peer for role in self.roles for phase in role.phases for a in phase.work.accesses)
         )
 

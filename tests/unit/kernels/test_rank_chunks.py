@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,13 +13,17 @@ import pytest
 from tests.support.rank_programs import FENCE, pointers, run_program
 from tests.support.recorded_ir import only_text
 from tests.support.sending_blocks import check_senders
+from tilesight.builder.launch_plan import UnsupportedLaunchError, read_plan
+from tilesight.builder.planned_copies import PlannedCopies, UnsupportedCopiesError, planned_copies
 from tilesight.executor.tasks import lower_and_profile
 from tilesight.kernels import template_for
 from tilesight.kernels._rank_chunks import Chunks, SharedRows, chunk_functions
 from tilesight.kernels._ranks import barrier_function
 from tilesight.lowering.dynamic import lower_candidate
+from tilesight.lowering.lower import Lowered
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT, MEET
+from tilesight.problem.peer_copies import PeerCopies, peer_copies, with_peer_copies
 from tilesight.target.spec import load_target
 
 NODE = load_target("h100x2")
@@ -162,11 +167,13 @@ def test_tiles_wait_for_all_chunks_that_have_rows_of_theirs(height: int) -> None
 def candidate(senders: int = 8, mechanism: str = "store") -> Candidate:
     template = template_for("all_gather_matmul", NODE, "bfloat16")
     workload = template.operator.workload_on(NODE, "m=4096,n=2048,k=512")
-    wanted = {"algorithm": "push", "block_m": 128, "block_n": 128, "senders": senders, "chunk_rows": 128}
+    wanted = {"algorithm": "push", "block_m": 128, "block_n": 128, "chunk_rows": 128}
     config = next(
         c
         for c in template.space(workload, NODE).configs()
-        if wanted.items() <= dict(c.items()).items() and c.get("mechanism", "store") == mechanism
+        if wanted.items() <= dict(c.items()).items()
+        and c.get("mechanism", "store") == mechanism
+        and c.get("senders", 0) == (0 if mechanism == "copy_engine" else senders)
     )
     return Candidate(workload, NODE, template, config)
 
@@ -215,7 +222,72 @@ def test_boxes_are_complete_at_the_peer_when_their_flag_is_raised() -> None:
     assert sorted(reads) == ["A_0", "A_0", "A_1", "A_1", "B", "gathered_0", "gathered_1"]
 
 
-@pytest.mark.parametrize("mechanism", ["store", "tma"])
+def test_tiles_wait_for_what_copy_engines_bring_and_no_block_sends() -> None:
+    text = product("copy_engine")
+    assert ANNOUNCE not in text.replace(
+        "TILESIGHT_ANNOUNCE", ""
+    )  # no call: the launcher's copies raise flags
+    assert text.index(AWAIT) < text.index("T.tma_load(")
+    assert text.count(f'"{AWAIT}"') == 1
+    reads = re.findall(r"T\.tma_load\((\w+)_desc", text)
+    assert sorted(reads) == ["A_0", "A_1", "B", "gathered_0", "gathered_1"]
+    assert f'T.launch_thread("blockIdx.x", {NODE.int("core.count")})' in text
+
+
+@cache
+def with_copies() -> Lowered:
+    with only_text():
+        return lower_candidate(candidate(mechanism="copy_engine"), only_read=True)
+
+
+def test_a_kernel_has_its_copies_beside_the_product() -> None:
+    lowered = with_copies()
+    own_bytes = 2048 * 512 * 2
+    wanted = PeerCopies("A", "gathered", "flags", "arrived", 2, 16, own_bytes // 16, 1)
+    assert peer_copies(lowered.traced) == wanted
+    plan = read_plan(lowered)
+    # A_0 A_1 B C flags_0 flags_1 arrived_0 arrived_1 gathered_0 gathered_1
+    assert plan.copies == PlannedCopies(0, 8, 4, 6, 2, 16, own_bytes // 16, 1)
+    assert [launch.grid[0] for launch in plan.launches] == [1, NODE.int("core.count")]
+    other = replace(lowered, traced=with_peer_copies(lowered.traced, replace(wanted, chunks=8)))
+    assert other.fingerprint != lowered.fingerprint, "kernels with other copies are not the same kernel"
+    assert read_plan(replace(other, traced=lowered.traced)) == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"beside": 0}, "run beside launch 0 of 2, and one before it must be a barrier of all ranks"),
+        ({"beside": 2}, "run beside launch 2 of 2"),
+        ({"source": "B"}, "need B_0, B_1 among its tensors, in order"),
+        ({"chunks": 17}, "need 2228224 bytes of 'A_0'"),
+        ({"target": "arrived"}, "need 4194304 bytes of 'arrived_0'"),
+        ({"arrived": "flags"}, "need 128 bytes of 'flags_0'"),
+        ({"world": 3}, "need A_0, A_1, A_2 among its tensors, in order"),
+    ],
+)
+def test_copies_that_a_launcher_cannot_make_are_refused(changes: dict[str, int | str], reason: str) -> None:
+    lowered = with_copies()
+    copies = peer_copies(lowered.traced)
+    assert copies is not None
+    wrong = with_peer_copies(lowered.traced, replace(copies, **changes))  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedLaunchError, match=f"copies to peers {re.escape(reason)}"):
+        read_plan(replace(lowered, traced=wrong))
+
+
+@pytest.mark.parametrize("numbers", [(), ("rank", "launches")])
+def test_copies_need_a_rank_and_whole_calls(numbers: tuple[str, ...]) -> None:
+    from tvm import tirx
+
+    traced = with_copies().traced
+    tensors = [p for p in traced.params if p in traced.buffer_map]
+    params = [*tensors, *(tirx.Var(name, "int32") for name in numbers)]
+    other = tirx.PrimFunc(params, traced.body, traced.ret_type, traced.buffer_map, traced.attrs)
+    with pytest.raises(UnsupportedCopiesError, match="need the rank, and a call that makes all"):
+        planned_copies(other, 2)
+
+
+@pytest.mark.parametrize("mechanism", ["store", "tma", "copy_engine"])
 def test_what_peers_write_is_not_read_as_constant(mechanism: str) -> None:
     """TileLang makes parameters that a kernel only reads `const __restrict__`, so loads may miss writes."""
     text = product(mechanism)

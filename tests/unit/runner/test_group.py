@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,12 +31,12 @@ from tilesight.runner.bench import new_tensors
 from tilesight.runner.group import group_bench
 from tilesight.runner.group import ranks as ranks_module
 from tilesight.runner.group.collectives import collective_call
-from tilesight.runner.group.group_bench import by_rank, communicating, group_bench_for, of_all
+from tilesight.runner.group.group_bench import GroupBench, by_rank, communicating, group_bench_for, of_all
 from tilesight.runner.group.group_run import GroupRun
 from tilesight.runner.group.ranks import ThreadRanks
 from tilesight.runner.kernel_run import DEVICE_LOST
 from tilesight.runner.measure import measure_kernel, measure_together
-from tilesight.runner.timers import Call
+from tilesight.runner.timers import Call, CpuTimer
 from tilesight.target.spec import Target, load_target
 from tilesight.workers.worker import _State
 
@@ -244,6 +245,26 @@ def test_ranks_run_at_once() -> None:
     seen.clear()
     ranks.together([late, lambda: seen.append(1)])()
     assert seen == [1, 0]
+
+
+@pytest.mark.parametrize("copy_stream", [0, 88])
+def test_copies_of_a_late_rank_come_later_still(copy_stream: int, pair: Target) -> None:
+    """They have a stream of their own, and begin when all ranks have begun: a missing wait would not show."""
+    waited: list[tuple[int, float, int | None]] = []
+
+    class NotedRanks(ThreadRanks):
+        def wait(self, rank: int, duration_us: float, stream: int | None = None) -> None:
+            waited.append((rank, duration_us, stream))
+
+    bench = GroupBench("cpu", CpuTimer(0.0, 0), {}, ranks=NotedRanks(2))
+    run = GroupRun(BuildResult("none"), sum_candidate(pair), bench, FAST)
+    run._kernels = [SimpleNamespace(copy_stream=copy_stream) for _ in range(2)]  # type: ignore[misc]
+    stage = run._lateness(1)
+    assert not callable(stage)
+    for part in stage:
+        part()
+    late_us = run._late_us
+    assert waited == [(1, late_us, None), *([(1, 2 * late_us, 88)] if copy_stream else [])]
 
 
 def test_each_rank_has_a_thread_of_its_own() -> None:

@@ -14,11 +14,14 @@ import torch
 from tests.gpu.test_virtual_ranks import OPERATORS, SHAPES, WORLDS, candidates
 from tests.support.group_kernels import cpu_pair, sum_candidate
 from tests.support.virtual_kernels import (
+    FOR_COPIES,
     fused_candidates,
+    is_by_engines,
     misfit,
     most_waiting,
     virtual_target,
     waits,
+    way_of,
     without_wait,
 )
 from tests.support.virtual_ranks import FLAG_TENSORS, check, flags_fault
@@ -30,7 +33,7 @@ from tilesight.kernels._rank_products import RankProduct
 from tilesight.kernels._ranks import barrier_function
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.group_operator import MEET, argument_names, of_rank
+from tilesight.problem.group_operator import AWAIT, MEET, argument_names, of_rank
 from tilesight.records.trial import BuildResult
 from tilesight.runner.bench import new_tensors
 from tilesight.runner.group import group_bench
@@ -133,6 +136,20 @@ def test_ranks_that_do_not_fit_are_refused() -> None:
     whole = fused_candidates(product, "m=1024,n=1024,k=512", load_target("h200x2"), 1)
     assert whole
     assert all(misfit(one, 132) for one in whole.values()), "each rank has a block for each core of the chip"
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_copies_to_peers_have_cores_that_no_block_holds(world: int) -> None:
+    """Within the memory of one GPU the driver may copy by kernels: these would wait for blocks that wait."""
+    cases = candidates("all_gather_matmul", world, H200)
+    copied = [one for one in cases.values() if is_by_engines(one.config)]
+    assert copied
+    assert {way_of(one.config) for one in copied} == {"push mechanism copy_engine"}
+    assert {waits(one) for one in copied} == {(AWAIT,)}
+    assert all(most_waiting(one) * world + FOR_COPIES <= 132 for one in copied)
+    reason = misfit(copied[0], most_waiting(copied[0]) * world + FOR_COPIES - 1)
+    assert reason is not None
+    assert reason.endswith("take a smaller shape")
 
 
 @pytest.mark.full

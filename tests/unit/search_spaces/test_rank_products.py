@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,13 +136,66 @@ def test_sums_are_in_turns_of_the_ranks() -> None:
 def test_only_push_has_blocks_that_send() -> None:
     found = space("all_gather_matmul", "m=2048,n=8192,k=2048")
     for config in found.configs():
-        assert (config["algorithm"] == "push") == ("senders" in config) == ("chunk_rows" in config)
+        assert (config["algorithm"] == "push") == ("chunk_rows" in config)
+        by_cores = config["algorithm"] == "push" and config.get("mechanism") != "copy_engine"
+        assert by_cores == ("senders" in config)
     config = next(c for c in found.configs() if c["algorithm"] == "push")
     assert config["persistent"] == NODE.int("core.count")
     broken = found.violations(found.config({**config, "persistent": 0}))
     assert "blocks that wait for ranks hold their cores, so all must be resident" in broken[0].reason
     [waste] = found.violations(found.config({**config, "order": "spread"}))
     assert waste.reason.endswith("take order=last with algorithm=push")
+
+
+def test_copy_engines_take_no_blocks() -> None:
+    found = space("all_gather_matmul", "m=8192,n=8192,k=2048")  # 2048 rows of each of four
+    copied = [c for c in found.configs() if c.get("mechanism") == "copy_engine"]
+    assert {c["algorithm"] for c in copied} == {"push"}
+    assert {c["persistent"] for c in copied} == {NODE.int("core.count")}
+    # 3 * 2048 / 64 copies of 64 rows are too many; blocks send no chunks of more than 256 rows
+    assert {c.int("chunk_rows") for c in copied} == {128, 256, 512, 1024}
+    sent = [c for c in found.configs() if c["algorithm"] == "push" and "senders" in c]
+    assert {c.int("chunk_rows") for c in sent} == {32, 64, 128, 256}
+    first = copied[0]
+
+    def reasons(**changes: object) -> list[str]:
+        config = found.config({**first, **changes})  # type: ignore[dict-item]
+        return [broken.reason for broken in found.violations(config)]
+
+    assert reasons() == []
+    assert reasons(senders=4) == ["senders=4 have nothing to send with mechanism=copy_engine: take senders=0"]
+    assert reasons(mechanism="store", chunk_rows=128) == [
+        "senders=0 send nothing, and mechanism=store has no other way: take senders=2 or more, or "
+        "mechanism=copy_engine"
+    ]
+    assert reasons(chunk_rows=64) == [
+        "chunk_rows=64 makes 96 copies, which the host starts one by one before the product, 64 at most: "
+        "take larger chunks, or another mechanism"
+    ]
+    assert reasons(mechanism="store", senders=4, chunk_rows=512) == [
+        "chunk_rows=512 lets tiles wait for long, and blocks send smaller chunks as fast: take 256 or fewer"
+    ]
+    [pull] = [reason for reason in reasons(algorithm="pull", chunk_rows=0) if "mechanism" in reason]
+    assert "mechanism=copy_engine is of 1 other way, algorithm=push" in pull
+
+
+def test_copy_engines_need_their_figure() -> None:
+    (level,) = NODE.levels
+    figures = {path: value for path, value in level.figures.items() if "copy_engine" not in path}
+    without = replace(NODE, levels=(replace(level, figures=figures),))
+    found = space("all_gather_matmul", "m=8192,n=8192,k=2048", without)
+    assert not [c for c in found.configs() if c.get("mechanism") == "copy_engine"]
+    assert [c for c in found.configs() if c["algorithm"] == "push"]
+    [config] = [
+        c
+        for c in space("all_gather_matmul", "m=8192,n=8192,k=2048").configs()
+        if c.get("mechanism") == "copy_engine"
+    ][:1]
+    (broken,) = found.violations(found.config(dict(config)))
+    assert broken.reason == (
+        "mechanism=copy_engine needs the figure 'node.network.copy_engine.gb_per_s', which target h200x4 "
+        "lacks: measure it with tilesight calibrate, or take mechanism=store"
+    )
 
 
 def test_one_shot_has_no_order_of_ranks() -> None:

@@ -140,8 +140,19 @@ class GroupRun(KernelRun):
 
     def _lateness(self, late: int) -> Stage:
         """A stage in which one rank is occupied."""
-        ranks, late_us = self._group.ranks, self._late_us
-        return _on_each(ranks.world, lambda rank: ranks.wait(rank, late_us) if rank == late else None)
+        late_us = self._late_us
+        return _on_each(self._group.world, lambda rank: self.delay(rank, late_us) if rank == late else None)
+
+    def delay(self, rank: int, late_us: float) -> None:
+        """Let what follows on a rank begin later, and its copies to peers as much later again.
+
+        They have a stream of their own. Ranks wait for each other before they copy, so copies of all ranks
+        would begin late together, and a kernel that does not wait for them might find what they bring.
+        """
+        ranks = self._group.ranks
+        ranks.wait(rank, late_us)
+        if stream := self._kernels[rank].copy_stream:
+            ranks.wait(rank, 2 * late_us, stream)
 
     def fail(self, error: BaseException) -> None:
         """Record an error. If it may be one of a kernel, those of other ranks may wait for ever, and the

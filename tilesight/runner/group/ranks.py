@@ -66,8 +66,14 @@ class Ranks(ABC):
         return call
 
     @abstractmethod
-    def wait(self, rank: int, duration_us: float) -> None:
-        """Let what follows on a rank begin later. Called on that rank's thread."""
+    def wait(self, rank: int, duration_us: float, stream: int | None = None) -> None:
+        """Let what follows on a rank begin later. Called on that rank's thread.
+
+        Args:
+            rank: the rank.
+            duration_us: how much later.
+            stream: on another stream of it than its own.
+        """
 
     @abstractmethod
     def load(self, rank: int, path: str, entry: str) -> LoadedKernel:
@@ -111,7 +117,7 @@ class ThreadRanks(Ranks):
     def _enter(self, rank: int) -> None:
         self._start.wait()
 
-    def wait(self, rank: int, duration_us: float) -> None:
+    def wait(self, rank: int, duration_us: float, stream: int | None = None) -> None:
         time.sleep(duration_us / 1e6)
 
 
@@ -164,9 +170,10 @@ class GpuRanks(Ranks):
     def _enter(self, rank: int) -> None:
         self._torch.cuda.set_device(self._indices[rank])
 
-    def wait(self, rank: int, duration_us: float) -> None:
+    def wait(self, rank: int, duration_us: float, stream: int | None = None) -> None:
         duration = ctypes.c_uint64(int(1e3 * duration_us))
-        self._kernels[rank].launch("wait_ns", 1, self.stream(rank), duration)
+        on = self.stream(rank) if stream is None else stream
+        self._kernels[rank].launch("wait_ns", 1, on, duration)
 
     def synchronize(self) -> None:
         for index in self._indices:
