@@ -346,6 +346,17 @@ def test_flashinfer_reads_the_table(install: Install, attrs: str) -> None:
     assert not fault("flash_decoding", shape, "FlashInfer")
 
 
+@pytest.mark.parametrize("lists", ["page=1,indices=70", "page=16,indices=21,pages=30"])
+def test_flashinfer_reads_lists_of_pages(install: Install, lists: str) -> None:
+    install("flashinfer", BatchPrefillWithPagedKVCacheWrapper=PagedWrapper)
+    install("flashinfer.mla", BatchMLAPagedAttentionWrapper=LatentWrapper)
+    for name, shape in (
+        ("flash_decoding_paged", "batch=3,heads=8,kv_heads=2,head_dim=32"),
+        ("mla_decode_paged", "batch=3,heads=4,dim=64,scale=0.1"),
+    ):
+        assert not fault(name, f"{shape},{lists},lengths=mixed", "FlashInfer")
+
+
 class LatentWrapper:
     """`flashinfer.mla.BatchMLAPagedAttentionWrapper`, from its documentation."""
 
