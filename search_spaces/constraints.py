@@ -12,6 +12,7 @@ MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
 MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 # registers that ptxas 13.0 needs besides the sums of one wgmma: "register target of 154" for 256 columns
 WGMMA_REGISTERS = 26
+MOST_GROUPS = 3  # of computing threads, to which TileLang moves registers of those that copy
 SCALED_BLOCK = 128  # elements along k and n with one scale, in blocks
 LEFT_OPERAND_REGISTERS = 4  # the same for a left operand in registers: "158"
 
@@ -302,8 +303,15 @@ def whole_scales(has_blocks: bool, in_parts: Callable[[Config], bool]) -> Constr
 
 
 def rows_of_scales(target: Target, policy: str, rows: int, cols: int, threads: int) -> str | None:
-    """What is wrong with a tile whose warpgroups have to have 64 rows each, and all its columns."""
+    """What is wrong with a tile whose warpgroups need 64 rows each, all its columns, and registers for sums
+    of a product beside those of the tile.
+    """
     groups = max(threads // GROUP, 1)
+    if groups > MOST_GROUPS:
+        return (
+            f"threads={threads} are {groups} warpgroups, between which TileLang 0.1.15 moves no registers, "
+            f"and sums of products with scales spill: take threads={2 * GROUP}"
+        )
     split = matrix_unit(target, rows, threads).split(policy, rows, cols, threads)
     if rows == GROUP_ROWS * groups and split is not None and split[1] == 1:
         return None

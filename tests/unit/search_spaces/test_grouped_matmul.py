@@ -115,6 +115,8 @@ SCALED = "tokens=8192,groups=32,n=4096,k=7168,scales=block128"
         (SCALED, "float8_e4m3fn", {"persistent": 132, "schedule": "serial"}, "scales of blocks",
          "does not scale blocks of k: take schedule=overlapped, or persistent=0"),
         # a thread would have sums of more rows than it has scales
+        (SCALED, "float8_e4m3fn", {"block_m": 256, "block_n": 64, "threads": 512}, "schedule",
+         "threads=512 are 4 warpgroups, .* moves no registers.*take threads=256"),
         (SCALED, "float8_e4m3fn", {"block_m": 256, "block_n": 64}, "schedule",
          "does not give each warpgroup 64 rows and all columns.*take block_m=128"),
         (SCALED, "float8_e4m3fn", {"persistent": 0, "schedule": "serial", "block_n": 256},
